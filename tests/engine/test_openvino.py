@@ -165,7 +165,7 @@ def test_an_interrupted_batch_fails_alone(models_dir: Path) -> None:
 
 
 def test_a_server_says_that_it_runs_on_openvino(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, "comln_serve.engine"):
         client = serve(provider="openvino")
     assert any("model tiny: OpenVINO computes in" in line for line in caplog.messages)
     assert set(client.get("/health/ready").json()["provider"].values()) == {"openvino"}
