@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from secrets import token_hex
+from random import getrandbits
 from typing import Literal
 
 from starlette.datastructures import Headers
@@ -34,7 +34,8 @@ class RequestRecord:
             ("queue"), in the order in which they ended.
     """
 
-    id: str = field(default_factory=lambda: token_hex(16))
+    # Not from the system's random numbers: fetching those lets go of the GIL, and the event loop waits to get it back.
+    id: str = field(default_factory=lambda: f"{getrandbits(128):032x}")
     method: str = "-"
     route: str = UNMATCHED
     status: int = 0
