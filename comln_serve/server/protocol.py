@@ -25,6 +25,7 @@ _MOST_PIECES = 100
 
 _NO_BODY = (b"content-length", b"0")
 _OF_BODY = {b"content-length", b"transfer-encoding"}
+_CONTINUE = b"HTTP/1.1 100 "  # asks for the body; the head of the answer comes later
 
 
 class _HeldReading(FlowControl):
@@ -35,6 +36,28 @@ class _HeldReading(FlowControl):
     def resume_reading(self) -> None:
         if not self.unparsed:
             super().resume_reading()
+
+
+class _Answer:
+    """What one request's answer is written to: sends the head with the first of the body, in one packet.
+
+    uvicorn writes them one after the other; each costs a call of the system and wakes the client.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None  # what is held back of it; None: it has not come yet
+        self.is_closing, self.close = transport.is_closing, transport.close
+
+    def write(self, data: bytes) -> None:
+        if self._head is None:
+            if data.startswith(_CONTINUE):
+                self._transport.write(data)
+            else:
+                self._head = data
+        else:
+            self._transport.write(self._head + data)
+            self._head = b""
 
 
 class Protocol(HttpToolsProtocol):
@@ -222,6 +245,8 @@ class Protocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
+        if cycle.scope["method"] != "HEAD":  # to which nothing is written after the head
+            cycle.transport = _Answer(self.transport)  # type: ignore[assignment]
         super()._start_asgi_task(cycle, app)
 
     def _stop_answering(self) -> None:

@@ -140,6 +140,32 @@ def test_pipelined_requests_are_answered_in_order(server: LiveServer) -> None:
     assert statuses_of(answers) == [200, 422] * 500 + [200]
 
 
+@pytest.mark.parametrize("route", ["/health/live", "/limits", "/classifiers/known/export?format=onnx"])
+def test_the_head_of_an_answer_comes_with_its_body(server: LiveServer, route: str) -> None:
+    with connect(server) as client:
+        for _ in range(3):
+            client.sendall(f"GET {route} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            first = client.recv(2**20)
+            head, _, body = first.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert body
+            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+            read = len(body)
+            while read < length:
+                read += len(client.recv(2**20))
+
+
+def test_the_interim_answer_is_sent_before_the_body(server: LiveServer) -> None:
+    with connect(server) as client:
+        head = (
+            b"POST /predict HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Type: application/json\r\n"
+        )
+        client.sendall(head + b"Content-Length: 2\r\nConnection: close\r\n\r\n")
+        assert client.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(b"{}")
+        assert read_all(client).startswith(b"HTTP/1.1 422 ")
+
+
 def test_a_connection_is_kept_between_requests(server: LiveServer) -> None:
     with connect(server) as connection:
         for _ in range(3):
