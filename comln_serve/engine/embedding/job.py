@@ -92,9 +92,15 @@ class Job:
         return self._wait_on_loop().__await__()
 
     async def _wait_on_loop(self) -> NDArray[np.float32]:
-        ended = asyncio.wrap_future(self._ended)
+        loop, look = asyncio.get_running_loop(), asyncio.Event()
+        self._ended.add_done_callback(lambda _: loop.call_soon_threadsafe(look.set))
         while not self.over:
-            await asyncio.wait((ended,), timeout=self._enforce_limits())
+            timer = loop.call_later(self._enforce_limits(), look.set)
+            try:
+                await look.wait()
+            finally:
+                timer.cancel()
+            look.clear()
         return self._result()
 
     def cancel(self) -> None:
@@ -142,8 +148,9 @@ class Job:
                 self._embeddings = np.empty((self.count, self.views, len(embedding)), np.float32)
             self._embeddings[position, view] = embedding
             self._delivered += 1
-            if self.over:
-                self._ended.set_result(None)
+            if not self.over:
+                return
+        self._ended.set_result(None)  # without the lock: whoever wakes up may need it at once
 
     def skip(self, position: int) -> None:
         """Go on without one image, none of whose views is delivered. One image at least has to be."""
@@ -151,8 +158,9 @@ class Job:
             if self.over:
                 return
             self._skipped.append(position)
-            if self.over:
-                self._ended.set_result(None)
+            if not self.over:
+                return
+        self._ended.set_result(None)
 
     def fail(self, error: Exception) -> None:
         """End the job with an error, unless it is over."""
@@ -160,7 +168,7 @@ class Job:
             if self.over:
                 return
             self._error = error
-            self._ended.set_result(None)
+        self._ended.set_result(None)
         self._failed.cancel()
 
     def _result(self) -> NDArray[np.float32]:
