@@ -40,7 +40,8 @@ class Sent:
                 raise
             current_record().rejected = [ErrorCode(facts["code"]) for facts in rejected]
             detail = {**error.detail, "rejected": [self._named(facts) for facts in rejected]}
-            raise ServiceError(error.code, error.message, **detail) from None
+            # The job has the error, whose traceback would keep job and images until a garbage collection.
+            raise ServiceError(error.code, error.message, **detail) from error.with_traceback(None)
 
     def _named(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         index = facts["index"]

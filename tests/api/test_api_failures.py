@@ -1,8 +1,10 @@
 """Every kind of failing request gets its documented status and code, in one shape of error; the server goes on."""
 
 import asyncio
+import gc
 import json
 import re
+from types import FrameType
 
 import pytest
 from fastapi.testclient import TestClient
@@ -28,6 +30,26 @@ from tests.support.messages import (
     predict_form,
     raw,
 )
+
+
+def test_failing_requests_leave_no_cycles(service: TestClient) -> None:
+    """Cycles would keep a request's body until a garbage collection, which a server seldom has."""
+    gc.collect()
+    gc.freeze()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    left: dict[str, list[str]] = {}
+    try:
+        for failure in FAILURES:
+            service.request(failure.method, failure.path, **failure.request)
+            gc.collect()
+            frames = [one.f_code for one in gc.garbage if isinstance(one, FrameType)]
+            if ours := [code.co_qualname for code in frames if "comln_serve" in code.co_filename]:
+                left[f"{failure.method} {failure.path[:40]} {failure.name}"] = ours
+            gc.garbage.clear()
+    finally:
+        gc.set_debug(0)
+        gc.unfreeze()
+    assert not left
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda f: f"{f.method} {f.path[:40]} {f.name}")

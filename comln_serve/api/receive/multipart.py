@@ -64,7 +64,7 @@ async def read_form(request: Request, settings: Settings) -> Form:
             ErrorCode.INVALID_REQUEST,
             f"The multipart body cannot be read: {error.args[0]}. Let your HTTP client build it "
             "(curl -F, requests files=).",
-        ) from error
+        ) from error.with_traceback(None)  # the parser has the error, whose traceback would keep parser and body
     return parts
 
 
