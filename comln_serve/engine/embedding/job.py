@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Generator
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -93,7 +93,12 @@ class Job:
 
     async def _wait_on_loop(self) -> NDArray[np.float32]:
         loop, look = asyncio.get_running_loop(), asyncio.Event()
-        self._ended.add_done_callback(lambda _: loop.call_soon_threadsafe(look.set))
+
+        def wake(_: futures.Future[None]) -> None:
+            with suppress(RuntimeError):  # the loop has been closed, at shutdown: nobody waits any more
+                loop.call_soon_threadsafe(look.set)
+
+        self._ended.add_done_callback(wake)
         while not self.over:
             timer = loop.call_later(self._enforce_limits(), look.set)
             try:
