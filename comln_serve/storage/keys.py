@@ -1,7 +1,7 @@
 """Stores API keys in the database."""
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row, bindparam, insert, or_, select, update
@@ -10,6 +10,9 @@ from comln_serve.security.keys import ApiKey, Scope
 from comln_serve.storage.database import Database
 from comln_serve.storage.tables import UtcTime, api_keys
 from comln_serve.storage.versions import alive
+
+# Most by which the clocks of servers differ that share a database, with the time until a use is stored.
+_CLOCKS_DIFFER = timedelta(hours=1)
 
 
 class KeyStore:
@@ -51,12 +54,13 @@ class KeyStore:
     def store_uses(self) -> None:
         """Store when keys were last used, of what was noted since the last call. What fails is not tried again."""
         used, self._used = self._used, {}
-        rows = [{"key": key_id, "at": at} for key_id, at in list(used.items())]
+        rows = [{"key": key_id, "at": at, "too_late": at + _CLOCKS_DIFFER} for key_id, at in list(used.items())]
         if not rows:
             return
-        at = bindparam("at", type_=UtcTime)
-        earlier = or_(api_keys.c.used_at.is_(None), api_keys.c.used_at < at)  # other servers store theirs
-        statement = update(api_keys).where(api_keys.c.id == bindparam("key"), earlier).values(used_at=at)
+        at, too_late = bindparam("at", type_=UtcTime), bindparam("too_late", type_=UtcTime)
+        # Other servers store theirs. A time far ahead is of a clock that was wrong and has been put right.
+        replaced = or_(api_keys.c.used_at.is_(None), api_keys.c.used_at < at, api_keys.c.used_at > too_late)
+        statement = update(api_keys).where(api_keys.c.id == bindparam("key"), replaced).values(used_at=at)
         with self._database.writing() as connection:
             connection.execute(statement, rows)
 

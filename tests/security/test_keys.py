@@ -28,7 +28,7 @@ from tests.support.messages import adapt_form, check_error
 
 __all__ = ["keyed", "keyed_settings"]  # fixtures
 
-HOUR = timedelta(hours=1)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 TEXT = re.compile(r"comln_[0-9a-f]{16}_[0-9a-f]{64}")
 ANY = {"ref": "absent", "model": "absent", "version": 1, "number": 1}
 UNKNOWN = f"comln_{'0' * 16}_{'0' * 64}"
@@ -178,14 +178,27 @@ def test_the_last_use_is_stored_and_never_goes_back(database_url: str) -> None:
             store.keys.add(one)
         late.keys.note_use(key.id)
         assert store.keys.find(key.id) == key, "nothing is written by noting"
-        now[0] += HOUR
+        now[0] += MINUTE
         store.keys.note_use(key.id)
         store.keys.store_uses()
         late.keys.store_uses()
-        assert {one.id: one.used_at for one in store.keys.all()} == {key.id: began + HOUR, other.id: None}
+        assert {one.id: one.used_at for one in store.keys.all()} == {key.id: began + MINUTE, other.id: None}
         now[0] += HOUR
         late.keys.store_uses()
-        assert {one.id: one.used_at for one in store.keys.all()} == {key.id: began + HOUR, other.id: None}
+        assert {one.id: one.used_at for one in store.keys.all()} == {key.id: began + MINUTE, other.id: None}
+
+
+def test_a_last_use_by_a_clock_that_was_far_ahead_is_replaced(database_url: str) -> None:
+    """Once the clock is right again; else the key would seem in use until that time."""
+    key, now = key_of()[0], utc_now()
+    clock = [now + 24 * HOUR]
+    with closing(Store(database_url, lambda: clock[0])) as store:
+        store.keys.add(key)
+        for moment in (now + 24 * HOUR, now):
+            clock[0] = moment
+            store.keys.note_use(key.id)
+            store.keys.store_uses()
+            assert [one.used_at for one in store.keys.all()] == [moment]
 
 
 def test_a_server_stores_which_keys_were_used_when_it_stops(make_engine: MakeEngine, database_url: str) -> None:
