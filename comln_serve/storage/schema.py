@@ -4,6 +4,7 @@ Alembic is imported only for a migration: importing it takes longer than opening
 up to date.
 """
 
+import logging
 import sqlite3
 import time
 from pathlib import Path
@@ -13,6 +14,8 @@ from sqlalchemy import Connection, inspect, text
 
 from comln_serve.errors import NotYetError, StartupError
 from comln_serve.storage.database import LOCK_SECONDS, Database
+
+logger = logging.getLogger(__name__)
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "comln_schema"
@@ -43,7 +46,15 @@ def prepare(database: Database) -> None:
                     connection.execute(text("SET LOCAL lock_timeout = 0"))
                     lock = text("SELECT pg_advisory_xact_lock(:key)")
                     connection.execute(lock, {"key": _ADVISORY_LOCK})
-                if _stamp(connection, database) != NEWEST:
+                stamp = _stamp(connection, database)
+                if stamp is not None and stamp != NEWEST:
+                    logger.info(
+                        "migrating %s from schema version %s to %s; a database of gigabytes takes a minute",
+                        database.description,
+                        stamp,
+                        NEWEST,
+                    )
+                if stamp != NEWEST:
                     migrate(connection)
                 connection.commit()
         if database.is_sqlite:

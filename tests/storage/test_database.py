@@ -19,7 +19,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import delete, text
+from sqlalchemy import delete, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from comln_serve.domain.classifier import HeldOutInfo
@@ -194,6 +194,43 @@ def test_idempotency_keys_of_before_are_still_known(database_url: str) -> None:
     with closing(Store(database_url)) as store:
         key = IdempotencyKey("k", "print", datetime(2999, 1, 1, tzinfo=UTC))
         assert store.for_tenant("").made_by(key) == ("clf_1", ())
+
+
+def test_a_migration_is_logged(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It may take a minute; that of a new database does not."""
+    caplog.set_level("INFO", logger="comln_serve.storage.schema")
+    migrate_to(database_url, "0010")
+    Store(database_url).close()
+    (line,) = caplog.messages
+    assert f"from schema version 0010 to {NEWEST}" in line
+    Store(database_url).close()
+    assert len(caplog.messages) == 1
+
+
+def test_a_new_database_is_not_migrated(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="comln_serve.storage.schema")
+    Store(database_url).close()
+    assert caplog.messages == []
+
+
+def test_servers_of_0009_and_later_write_to_the_newest_tables(database_url: str) -> None:
+    """While servers are replaced one after another, those of the release before go on: a column they do not know of is
+    null. Of a migration that cannot keep to this, docs/upgrade.md has to say so.
+    """
+    tables = []
+    for revision in ("0009", NEWEST):
+        migrate_to(database_url, revision)
+        opened = Database(database_url)
+        with opened.connection() as connection:
+            found = inspect(connection)
+            tables.append({name: found.get_columns(name) for name in found.get_table_names()})
+        opened.close()
+    before, after = tables
+    for name, columns in before.items():
+        known = {column["name"] for column in columns}
+        assert known <= {column["name"] for column in after[name]}
+        for column in after[name]:
+            assert column["name"] in known or column["nullable"] or column["default"] is not None
 
 
 def test_the_newest_migration_is_known_without_alembic() -> None:
