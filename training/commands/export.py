@@ -9,6 +9,7 @@ from comln_serve.bundle.manifest import MANIFEST
 from training.bundles.calibration_images import load_calibration_images
 from training.bundles.writer import About
 from training.checkpoint_names import BEST
+from training.commands.destination import add_to, check_to
 from training.commands.options import add_overrides
 from training.errors import ExportError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     command.add_argument("run_folder", type=Path, metavar="RUN", help="folder given to fit as --out")
-    command.add_argument("--to", type=Path, required=True, help="folder of the bundle")
+    add_to(command)
     command.add_argument("--description", required=True, help="what the model is for")
     command.add_argument("--data-description", required=True, help="what it was trained on")
     command.add_argument("--licence", required=True, help="licence of the weights")
@@ -74,6 +75,7 @@ def run_export(args: argparse.Namespace) -> int:
         raise ExportError(f"--calibration-images must be 1 or more, got {args.calibration_images}")
     if args.float_layers < 0 or (args.float_layers and not args.int8):
         raise ExportError(f"--float-layers must be 0 or more, and goes with --int8; got {args.float_layers}")
+    check_to(args)
     # These need torch, which the options do not.
     from training.bundles.export import export_bundle, with_backbone  # noqa: PLC0415
     from training.checkpoint import Checkpoint  # noqa: PLC0415
@@ -103,7 +105,11 @@ def _export_int8(checkpoint: "Checkpoint", about: About, args: argparse.Namespac
     with tempfile.TemporaryDirectory(prefix="comln-export-") as temporary:
         floats = Path(temporary) / args.to.name
         export_bundle(checkpoint, floats, about, to_quantise=True)
-        print(f"rounding to 8 bits on {len(images)} images; for large networks this takes minutes", flush=True)
+        print(
+            f"rounding weights to 7 bits and activations to 8 on {len(images)} images; for large networks this takes "
+            "minutes",
+            flush=True,
+        )
         cosine = quantise_bundle(floats, args.to, images, args.calibration.resolve().name, args.float_layers)
     print(
         f"wrote {args.to} in INT8, calibrated on {len(images)} images; cosine of their embeddings "

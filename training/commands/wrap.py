@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from comln_serve.bundle.manifest import MANIFEST
 from training.bundles.wrap import Finding, WrapOptions, inspect_model, wrap_model
-from training.bundles.writer import About, check_destination
+from training.bundles.writer import About
+from training.commands.destination import add_to, check_to
 from training.config import ConfigError
 from training.errors import BackboneError
 
@@ -26,10 +26,7 @@ _KEY = re.compile(rf"\b(?:backbone|data\.preprocessing)\.({'|'.join(_OPTIONS)})\
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     command.add_argument("model", type=Path, metavar="MODEL.onnx")
-    command.add_argument("--to", type=Path, required=True, help="folder of the bundle; its name is the model's")
-    command.add_argument(
-        "--replace", action="store_true", help="replace a bundle that is there, with all that was measured on it"
-    )
+    add_to(command)
     found = "default: found in the graph"
     command.add_argument(
         "--layout",
@@ -103,12 +100,7 @@ def run_wrap(args: argparse.Namespace) -> int:
         data=args.data_description,
         notes=_NOTES,
     )
-    check_destination(args.to)
-    if (args.to / MANIFEST).exists() and not args.replace:
-        raise ConfigError(
-            f"{args.to} is a bundle already: --replace replaces it, with the accuracies and the calibration recorded "
-            "in it; or choose another folder"
-        )
+    check_to(args)
     try:
         inspection = inspect_model(args.model, options)
         print(f"{args.model}:")

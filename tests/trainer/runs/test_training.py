@@ -325,9 +325,16 @@ def test_command_line_fit_export_evaluate(tmp_path: Path, capsys: pytest.Capture
     run, bundle = tmp_path / "run", tmp_path / "bundle"
     assert main(["fit", str(recipe), "--data", images, "--out", str(run)]) == 0
     about = ["--description", "Colours.", "--data-description", "Eight colours.", "--licence", "CC0-1.0"]
-    for again in (False, True):
-        assert main(["export", str(run), "--to", str(bundle), *about]) == 0
-        assert ("It replaced the bundle that was there" in capsys.readouterr().out) == again
+    export = ["export", str(run), "--to", str(bundle), *about]
+    assert main(export) == 0
+    assert "It replaced the bundle that was there" not in capsys.readouterr().out
+    before = (bundle / "bundle.json").read_bytes()
+    assert main([*export, "--notes", "again"]) == 2
+    assert "is a bundle already: --replace" in capsys.readouterr().err
+    assert (bundle / "bundle.json").read_bytes() == before
+    assert main([*export, "--notes", "again", "--replace"]) == 0
+    assert "It replaced the bundle that was there" in capsys.readouterr().out
+    assert (bundle / "bundle.json").read_bytes() != before
     evaluate = f"evaluate {bundle} --data {images} --task 4x2 --episodes 20 --queries 3 --record".split()
     assert main(evaluate) == 0
     assert main(evaluate) == 0  # a new measurement replaces the earlier one
