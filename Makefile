@@ -30,7 +30,7 @@ serve: $(VENV)/.server  ## serve the bundles in models/; make serve PORT=8001
 test: $(VENV)/.dev  ## the suite, but for its slow tests: a few minutes
 	$(PYTEST) -m "not slow and not alone"
 
-test-fast: $(VENV)/.dev  ## the server in one process, on SQLite: under a minute, while you work
+test-fast: $(VENV)/.dev  ## the server in one process, on SQLite: one to three minutes, while you work
 	$(PYTEST) -m "not slow and not alone and not process and not postgresql" $(FAST)
 
 test-slow: $(VENV)/.dev  ## the tests that `make test` leaves out, in browsers, with servers, of networks
