@@ -2,6 +2,7 @@
 
 LAST, BEST, PRETRAINING = "last.pt", "best.pt", "pretraining.pt"
 LOG = "log.jsonl"
+DATA = "data.sha256"
 
 UNMEASURED = (
     "this run has not come to its first measurement yet, after which it has one (validation.every in its recipe)"

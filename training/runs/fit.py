@@ -26,6 +26,7 @@ from training.runs.log import RunLog
 from training.runs.pretrain import pretrain
 from training.runs.report import write_report
 from training.runs.run import Run
+from training.runs.same_data import check_same_data
 
 # With a warm start: how many images batch norm is measured on, and the stream of random numbers
 # that chooses them.
@@ -38,7 +39,7 @@ _Sets = dict[str | None, ImageSet]
 def fit(config: Config, train: Data, val: Data, out: Path, *, resume: bool, command: str = "") -> Checkpoint:
     """Train to `config.updates` updates and return the best checkpoint by validation accuracy.
 
-    `out` receives `last.pt`, `best.pt`, the log, `report.html`, and `pretraining.pt` if there is
+    `out` receives `last.pt`, `best.pt`, the log, `report.html`, a hash of the data, and `pretraining.pt` if there is
     pre-training. All random numbers of an update depend on the seed and the update's number alone,
     so a run that was killed and resumed gives the same result as one that never stopped. Under
     `torchrun` the processes share each update's tasks. With a frozen backbone every image is
@@ -52,7 +53,8 @@ def fit(config: Config, train: Data, val: Data, out: Path, *, resume: bool, comm
 
     Raises:
         ConfigError: no updates, or tasks that the processes cannot share evenly.
-        CheckpointError: `out` holds a run and `resume` is false, or one of another configuration.
+        CheckpointError: `out` holds a run and `resume` is false, or one of another configuration or on
+            other data.
         DataError: too few classes, or images of a class, for the configured episodes.
     """
     group, device = join()
@@ -72,6 +74,7 @@ def _fit(
     check_run(config, train, val, group.size)
     out.mkdir(parents=True, exist_ok=True)
     last = resume_from(out / LAST, config, resume=resume)
+    check_same_data(out, train, val, leads=group.leads)
     if group.leads:
         if resume:
             print(_continued(config, last, out), flush=True)
