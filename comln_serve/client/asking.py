@@ -201,8 +201,9 @@ def _error_of(session: Session, request: Request, answer: httpx2.Response) -> Co
             status=status,
             request_id=request_id,
         )
-    if code == "route_not_found":
-        message = f"{message} {session.url} must be the address of the server itself{_root(session.url)}"
+    if code in ("route_not_found", "method_not_allowed"):
+        of = f"{session.url} must be the address of the server itself, of this client's release or a later one"
+        message = f"{message} {of}{_root(session.url)}"
     kind = NotFoundError if status == 404 else ComlnError
     known = cast("Mapping[str, Any]", detail) if isinstance(detail, dict) else {}
     return kind(str(message), code=str(code), detail=known, status=status, request_id=request_id)

@@ -193,8 +193,19 @@ def test_a_proxy_of_the_environment_that_cannot_be_used(monkeypatch: pytest.Monk
 
 def test_an_address_of_a_page_of_the_server(comln: Client, line: Wire) -> None:
     """As one copied from a browser."""
-    with pytest.raises(ComlnError, match=r"must be the address of the server itself; perhaps http://[\w.:]+/$"):
+    with pytest.raises(ComlnError, match=r"must be the address of the server itself, .*; perhaps http://[\w.:]+/$"):
         Client(f"{comln.url}/docs", transport=line).models()
+
+
+@pytest.mark.parametrize(("status", "code"), [(404, "route_not_found"), (405, "method_not_allowed")])
+def test_a_route_that_an_earlier_server_lacks(status: int, code: str) -> None:
+    error = {"code": code, "message": "No.", "detail": {}, "request_id": "r"}
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(status, json={"error": error}))
+    with (
+        Client("http://localhost", transport=transport) as client,
+        pytest.raises(ComlnError, match=r"of this client's release or a later one$"),
+    ):
+        client.models()
 
 
 def test_the_environment_names_server_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
