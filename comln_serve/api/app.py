@@ -77,6 +77,8 @@ def create_app(
         title="comln-serve",
         version=__version__,
         summary="A classifier for new classes from a handful of labelled images.",
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        servers=[{"url": "/", "description": "The server that this document is from."}],
         lifespan=lifespan,
         # The key first: a client without one learns nothing of a route's parameters.
         dependencies=[Depends(authentication), Depends(check_parameters)],

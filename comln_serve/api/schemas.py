@@ -17,6 +17,16 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
+def _without_null(schema: dict[str, Any]) -> None:
+    (kind,) = (kind for kind in schema.pop("anyOf") if kind.get("type") != "null")
+    schema.update(kind)
+
+
+def _left_out(description: str) -> Any:
+    """A field that is left out if it has no value; it is never null."""
+    return Field(None, description=description, exclude_if=_is_none, json_schema_extra=_without_null)
+
+
 class ClassifierInfo(BaseModel):
     """A stored classifier."""
 
@@ -63,7 +73,7 @@ class RejectedImage(BaseModel):
 
     index: int = Field(description="Position in the request, from 0.")
     file: str | None = Field(description="File name in the form; null if it has none, as in JSON.")
-    label: str | None = Field(None, description="Of a support image.", exclude_if=_is_none)
+    label: str | None = _left_out("Of a support image.")
     code: ErrorCode
     message: str
     detail: dict[str, Any]
@@ -71,9 +81,7 @@ class RejectedImage(BaseModel):
 
 class AdaptResponse(ClassifierDetail):
     timings_ms: dict[str, float] = Field(description="Milliseconds by stage, and in total.")
-    rejected: list[RejectedImage] | None = Field(
-        None, description="Images left out; only in the answer to a request with `partial`.", exclude_if=_is_none
-    )
+    rejected: list[RejectedImage] | None = _left_out("Images left out; only in the answer to a request with `partial`.")
 
 
 class ClassProbability(BaseModel):
@@ -82,41 +90,38 @@ class ClassProbability(BaseModel):
 
 
 class Prediction(BaseModel):
-    """The likeliest class of one image, and the `top_k` likeliest, best first."""
+    """The likeliest class of one image, and the `top_k` likeliest, best first.
+
+    Written without the fields that are not set: `unknown` may be null, and is left out of an answer to a request that
+    did not ask for it. One type, as generators make little of a union of two.
+    """
 
     label: str
     probability: float
     top: list[ClassProbability]
-    example: int | None = Field(
-        None,
-        description="Number of the example that this image is; only if it is one, and if `examples` asked for it.",
-        exclude_if=_is_none,
+    example: int | None = _left_out(
+        "Number of the example that this image is; only if it is one, and if `examples` asked for it."
     )
-
-
-class JudgedPrediction(Prediction):
-    """A prediction of a request with `unknown`."""
-
     unknown: bool | None = Field(
-        description="Whether the image is unlike every class; null if there is no threshold, "
-        "because the classifier has too few images and its model is not calibrated for it (as in `calibrated`)."
+        default=None,
+        description="Only if `unknown` asked for it. Whether the image is unlike every class; null if there is no "
+        "threshold, because the classifier has too few images and its model is not calibrated for it (as in "
+        "`calibrated`).",
     )
-    similarity: float = Field(
-        description="Similarity to the most similar class: the image's largest logit, divided by "
-        "the length of its embedding and the mean length of the classes' weights."
+    similarity: float | None = _left_out(
+        "Only if `unknown` asked for it. Similarity to the most similar class: the image's largest logit, "
+        "divided by the length of its embedding and the mean length of the classes' weights."
     )
 
 
 class PredictResponse(BaseModel):
     classifier: str = Field(description="Id of the classifier that answered.")
     revision: int = Field(description="Of that classifier, which may be changed in place.")
-    predictions: list[JudgedPrediction | Prediction | None] = Field(
+    predictions: list[Prediction | None] = Field(
         description="One per image, in the request's order; null for those in `rejected`."
     )
-    rejected: list[RejectedImage] | None = Field(
-        None,
-        description="Images that cannot be used; only in the answer to a request with `partial`.",
-        exclude_if=_is_none,
+    rejected: list[RejectedImage] | None = _left_out(
+        "Images that cannot be used; only in the answer to a request with `partial`."
     )
     calibrated: bool = Field(
         description="Whether the probabilities use a measured temperature; false if the model's bundle has none, "

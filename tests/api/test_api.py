@@ -203,9 +203,9 @@ def test_a_long_answer_is_written_on_a_thread(client: TestClient, monkeypatch: p
     client.post("/adapt", **adapt_form(colour_support(1), name="known"))
     where: list[bool] = []
 
-    def noted(answer: BaseModel) -> Response:
+    def noted(answer: BaseModel, *, exclude_unset: bool) -> Response:
         where.append(asyncio._get_running_loop() is not None)
-        return as_json(answer)
+        return as_json(answer, exclude_unset=exclude_unset)
 
     as_json = adaptation.as_json
     monkeypatch.setattr(adaptation, "as_json", noted)

@@ -129,14 +129,84 @@ def test_operations_have_short_names(service: TestClient) -> None:
     some = [("post", "/predict"), ("get", "/health/live"), ("get", "/v2/health/live"), ("get", "/v2/models/{model}")]
     assert [names[one] for one in some] == ["predict", "live", "v2_live", "v2_metadata"]
     assert names["get", "/v2/models/{model}/versions/{version}"] == "v2_metadata_of_version"
+    assert [names["get", path] for path in ("/classifiers", "/classifiers/{ref}", "/models")] == [
+        "list_classifiers",
+        "get_classifier",
+        "list_models",
+    ]
+    keywords = {"break", "default", "delete", "export", "func", "import", "new", "package", "select", "switch", "type"}
+    assert keywords.isdisjoint(names.values())  # of TypeScript and of Go
+
+
+def test_metadata_in_a_form_is_a_text(service: TestClient) -> None:
+    """openapi-generator's Go client sends an object as fields `metadata[key]`, which the server refuses."""
+    content = service.get("/openapi.json").json()["paths"]["/adapt"]["post"]["requestBody"]["content"]
+    metadata = content["multipart/form-data"]["schema"]["properties"]["metadata"]
+    assert (metadata["type"], metadata["contentMediaType"]) == ("string", "application/json")
+    assert metadata["description"].endswith("As JSON.")
+
+
+def test_defaults_are_in_words(service: TestClient) -> None:
+    """openapi-typescript would make a field with a default a required one; a null or an object is no Go code."""
+    document = service.get("/openapi.json").json()
+    forms = [
+        operation["requestBody"]["content"].get("multipart/form-data", {"schema": {}})["schema"]
+        for methods in document["paths"].values()
+        for operation in methods.values()
+        if "requestBody" in operation
+    ]
+    for schema in (*document["components"]["schemas"].values(), *forms):
+        for name, field in schema.get("properties", {}).items():
+            assert "default" not in field, name
+    request = document["components"]["schemas"]["PredictRequest"]
+    assert request["required"] == ["classifier", "images"]
+    assert request["properties"]["top_k"]["description"].endswith("Default: 5.")
+    assert request["properties"]["unknown"]["description"].endswith("Default: false.")
+    assert "Default" not in document["components"]["schemas"]["AdaptRequest"]["properties"]["model"]["description"]
+
+
+def test_fields_that_are_left_out_are_not_null_in_the_document(service: TestClient) -> None:
+    schemas = service.get("/openapi.json").json()["components"]["schemas"]
+    prediction = schemas["Prediction"]
+    assert prediction["required"] == ["label", "probability", "top"]
+    assert prediction["properties"]["similarity"]["type"] == "number"
+    assert prediction["properties"]["unknown"]["anyOf"] == [{"type": "boolean"}, {"type": "null"}]
+    assert schemas["PredictResponse"]["properties"]["predictions"]["items"]["anyOf"] == [
+        {"$ref": "#/components/schemas/Prediction"},
+        {"type": "null"},
+    ]
+    for name in ("AdaptResponse", "PredictResponse"):
+        assert schemas[name]["properties"]["rejected"]["type"] == "array"
+        assert "rejected" not in schemas[name]["required"]
+
+
+def test_headers_of_answers(service: TestClient) -> None:
+    paths = service.get("/openapi.json").json()["paths"]
+    operations = [(path, operation) for path, methods in paths.items() for operation in methods.values()]
+    for path, operation in operations:
+        for status, answer in operation["responses"].items():
+            assert ("Retry-After" in answer.get("headers", {})) == (status in ("429", "503")), (path, status)
+        takes_key = any(item["name"] == "Idempotency-Key" for item in operation.get("parameters", []))
+        made = operation["responses"].get("201", {}).get("headers", {})
+        assert ("Idempotency-Replayed" in made) == takes_key, path
+    thumbnail = paths["/classifiers/{ref}/examples/{number}/thumbnail"]["get"]["responses"]
+    assert all("ETag" in thumbnail[status]["headers"] for status in ("200", "304"))
+    exported = paths["/classifiers/{ref}/export"]["get"]["responses"]["200"]
+    assert "Content-Disposition" in exported["headers"]
+
+
+def test_document_says_where_the_server_is_and_its_licence(service: TestClient) -> None:
+    document = service.get("/openapi.json").json()
+    assert [server["url"] for server in document["servers"]] == ["/"]
+    assert document["info"]["license"]["identifier"] == "Apache-2.0"
 
 
 def test_what_cannot_be_null_is_not_described_so(service: TestClient) -> None:
-    """A part of a path; a field of a form."""
+    """A parameter; a field of a form."""
     paths = service.get("/openapi.json").json()["paths"]
     for path, methods in paths.items():
         for method, operation in methods.items():
-            schemas = [item["schema"] for item in operation.get("parameters", []) if item["in"] == "path"]
+            schemas = [item["schema"] for item in operation.get("parameters", [])]
             form = operation.get("requestBody", {}).get("content", {}).get("multipart/form-data")
             schemas += form["schema"]["properties"].values() if form else []
             for schema in schemas:

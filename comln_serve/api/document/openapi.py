@@ -1,7 +1,8 @@
 """Adds to the OpenAPI document what FastAPI cannot derive: bodies that may be a form or JSON, API
-keys, and the errors that any route may answer with.
+keys, headers of answers, and the errors that any route may answer with.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -34,6 +35,15 @@ _BODIES = (
     requests.RenameRequest,
     InferenceRequest,
 )
+
+
+def header(meaning: str, kind: str) -> dict[str, Any]:
+    """A header of an answer, as the document describes it."""
+    return {"description": meaning, "schema": {"type": kind}}
+
+
+_RETRY_AFTER = header("Seconds to wait before the request is sent again.", "integer")
+_REPLAYED = header("`true`, if an earlier request with the same key made the classifier; else left out.", "string")
 _KEY_ERRORS = (ErrorCode.UNAUTHORIZED, ErrorCode.FORBIDDEN, ErrorCode.RATE_LIMITED, ErrorCode.STORAGE_UNAVAILABLE)
 
 
@@ -50,9 +60,18 @@ def openapi_body(model: type[BaseModel], repeated: Sequence[str], *, required: b
         name: _without_null(field) for name, field in schema["properties"].items() if name not in ("support", "images")
     }
     kinds = {
-        "images": {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1},
+        # Without `minItems`, of which openapi-generator makes Go that does not compile. A form without images lacks the
+        # required field anyway.
+        "images": {"type": "array", "items": {"type": "string", "format": "binary"}},
         "labels": {"type": "array", "items": {"type": "string", "pattern": r"\S"}, "minItems": 1},
     }
+    if "metadata" in options:  # a text: of an object generators make fields of their own, `metadata[key]`
+        text = {
+            "type": "string",
+            "contentMediaType": JSON,
+            "description": f"{options['metadata']['description']} As JSON.",
+        }
+        options["metadata"] = text
     needed = [name for name in schema.get("required", []) if name in options]
     form = {
         "type": "object",
@@ -60,6 +79,7 @@ def openapi_body(model: type[BaseModel], repeated: Sequence[str], *, required: b
         "required": [*repeated, *needed],
         "additionalProperties": False,
     }
+    _move_defaults(form)
     encoding = {name: {"style": "form", "explode": True} for name in repeated}
     content = {MULTIPART: {"schema": form, "encoding": encoding}, **_json_of(model)}
     return {"requestBody": {"required": required, "content": content}}
@@ -106,6 +126,7 @@ def complete_document(app: FastAPI, *, with_keys: bool) -> None:
         if with_keys:
             scheme = {"type": "http", "scheme": "bearer", "description": "comln-serve keys create"}
             document["components"]["securitySchemes"] = {"key": scheme}
+        _move_defaults(document["components"]["schemas"])
         for route in iter_route_contexts(app.routes):
             for method in route.methods or ():
                 operation = document["paths"].get(route.path_format, {}).get(method.lower())
@@ -118,9 +139,9 @@ def complete_document(app: FastAPI, *, with_keys: bool) -> None:
 
 def _complete_operation(operation: dict[str, Any], method: str, route: RouteContext, with_keys: bool) -> None:
     """Add the scopes that are accepted and the errors of any route."""
-    for parameter in operation.get("parameters", []):
-        if parameter["in"] == "path":  # optional in the function, if another of its routes is without it
-            parameter["schema"] = _without_null(parameter["schema"])
+    parameters = operation.get("parameters", [])
+    for parameter in parameters:  # none can be null: they are left out
+        parameter["schema"] = _without_null(parameter["schema"])
     errors = [ErrorCode.FOREIGN_HOST, ErrorCode.INTERNAL]
     if not takes_any_query(route.endpoint):
         errors.append(ErrorCode.INVALID_REQUEST)
@@ -137,4 +158,29 @@ def _complete_operation(operation: dict[str, Any], method: str, route: RouteCont
         answer = responses.setdefault(str(STATUS[code]), {"description": "", "content": _json_of(model)})
         codes = dict.fromkeys([*filter(None, answer["description"].split(", ")), code.value])
         answer["description"] = ", ".join(codes)
+    for status in ("429", "503"):
+        if status in responses:
+            responses[status]["headers"] = {"Retry-After": _RETRY_AFTER}
+    if any(parameter["name"] == "Idempotency-Key" for parameter in parameters):
+        responses["201"]["headers"] = {"Idempotency-Replayed": _REPLAYED}
     operation["responses"] = dict(sorted(responses.items()))
+
+
+def _move_defaults(schema: Any) -> None:
+    """Say the default of every field in its description, in place.
+
+    openapi-typescript makes a field with a `default` a required one, and generators for Go write no valid code for an
+    object as default. What is sent without the field gets the server's default in any case.
+    """
+    if isinstance(schema, list):
+        for item in schema:
+            _move_defaults(item)
+    if not isinstance(schema, dict):
+        return
+    for field in schema.get("properties", {}).values():
+        default = field.pop("default", None)
+        if default is not None and isinstance(default, bool | int | float | str) and default != "":
+            words = [field["description"]] if "description" in field else []
+            field["description"] = " ".join([*words, f"Default: {json.dumps(default)}."])
+    for item in schema.values():
+        _move_defaults(item)

@@ -86,7 +86,8 @@ async def predict(request: Request) -> Response:
                 calibrated=predicted.calibrated,
                 unknown_threshold=predicted.unknown_threshold,
                 timings_ms=predicted.timings_ms,
-            )
+            ),
+            exclude_unset=True,
         )
 
     with sent.naming_errors():
@@ -103,28 +104,25 @@ async def predict(request: Request) -> Response:
 
 def _predictions(
     predicted: Predicted, rejected: Sequence[schemas.RejectedImage], top_k: int
-) -> list[schemas.JudgedPrediction | schemas.Prediction | None]:
+) -> list[schemas.Prediction | None]:
     labels, images = predicted.classifier.labels, len(predicted.probabilities)
     listed = min(top_k, len(labels))
     of_image = _IMAGE_BYTES + _ENTRY_BYTES * listed
     of_image += bytes_of_longest(labels, listed) + bytes_of_longest(labels, 1)
     check_answer(images, images * of_image + sum(len(one.model_dump_json()) for one in rejected))
-    predictions: list[schemas.JudgedPrediction | schemas.Prediction | None] = []
+    predictions: list[schemas.Prediction | None] = []
     for image, row in enumerate(map(np.ndarray.tolist, predicted.probabilities)):
         # Not by NumPy, whose sort lets go of the GIL whatever its size, and the event loop waits to get it back.
         best_first = nlargest(listed, range(len(labels)), key=row.__getitem__)
         top = [schemas.ClassProbability(label=labels[i], probability=row[i]) for i in best_first]
         best, chance = top[0].label, top[0].probability
         example = None if predicted.examples is None else predicted.examples[image]
-        if predicted.similarity is None:
-            predictions.append(schemas.Prediction(label=best, probability=chance, top=top, example=example))
-            continue
-        alike, threshold = float(predicted.similarity[image]), predicted.unknown_threshold
-        unknown = None if threshold is None else alike < threshold
-        judged = schemas.JudgedPrediction(
-            label=best, probability=chance, top=top, example=example, unknown=unknown, similarity=alike
-        )
-        predictions.append(judged)
+        prediction = schemas.Prediction(label=best, probability=chance, top=top, example=example)
+        if predicted.similarity is not None:
+            alike, threshold = float(predicted.similarity[image]), predicted.unknown_threshold
+            prediction.similarity = alike
+            prediction.unknown = None if threshold is None else alike < threshold
+        predictions.append(prediction)
     for one in rejected:  # in order, so that each is put where it was
         predictions.insert(one.index, None)
     return predictions

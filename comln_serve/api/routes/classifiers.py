@@ -56,7 +56,7 @@ _Id = Annotated[str, AfterValidator(_an_id), Field(json_schema_extra={"pattern":
     responses=error_responses(ErrorCode.INVALID_REQUEST, ErrorCode.OVERLOADED, *WAITING_ERRORS),
 )
 @needs(*USING)
-async def classifiers(
+async def list_classifiers(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=0, le=2**62, description="`next` of the page before.")] = None,
@@ -93,7 +93,7 @@ async def classifiers(
     responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
 @needs(*USING)
-def classifier(request: Request, ref: Ref) -> Response:
+def get_classifier(request: Request, ref: Ref) -> Response:
     found = engine_of(request).classifiers.of(tenant_of(request)).describe(ref)
     return as_json(schemas.ClassifierDetail.model_validate(found))
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from comln_serve.api import schemas
 from comln_serve.api.authentication import USING, needs, tenant_of
 from comln_serve.api.context import current_record
-from comln_serve.api.document.openapi import openapi_body, openapi_json
+from comln_serve.api.document.openapi import header, openapi_body, openapi_json
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import read_again, read_examples, read_json_only
@@ -33,6 +33,7 @@ from comln_serve.security.keys import Scope
 router = APIRouter(tags=["examples"])
 
 _JPEG = "image/jpeg"
+_TAG = {"ETag": header("Of the file; for `If-None-Match`.", "string")}
 
 Promote = Annotated[bool, Query(description="Let the name stand for the new version at once.")]
 Number = Annotated[int, Path(ge=1, le=requests.MOST_NUMBER)]
@@ -53,7 +54,7 @@ _REMOVAL_ERRORS = (
     responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.OVERLOADED),
 )
 @needs(*USING)
-async def examples(request: Request, ref: Ref) -> Response:
+async def list_examples(request: Request, ref: Ref) -> Response:
     """The server keeps the images' embeddings, not the images."""
     stored = engine_of(request).classifiers.of(tenant_of(request))
 
@@ -71,12 +72,12 @@ async def examples(request: Request, ref: Ref) -> Response:
     response_class=Response,
     responses={
         **error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.THUMBNAIL_NOT_FOUND),
-        200: {"content": {_JPEG: {"schema": {"type": "string", "format": "binary"}}}},
-        304: {"description": "`If-None-Match` has the file's `ETag`."},
+        200: {"content": {_JPEG: {"schema": {"type": "string", "format": "binary"}}}, "headers": _TAG},
+        304: {"description": "`If-None-Match` has the file's `ETag`.", "headers": _TAG},
     },
 )
 @needs(*USING)
-def thumbnail(
+def get_thumbnail(
     request: Request, ref: Ref, number: Number, known: Annotated[str, Header(alias="If-None-Match")] = ""
 ) -> Response:
     """Of one example of each class at most, and only where the operator allows it (`keep_thumbnails`

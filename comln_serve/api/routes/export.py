@@ -4,13 +4,14 @@
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from comln_serve.api import schemas
 from comln_serve.api.authentication import USING, needs, tenant_of
+from comln_serve.api.document.openapi import header
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive.bodies import BYTES, read_support_file
 from comln_serve.api.receive.requests import ClassifierName
@@ -29,6 +30,10 @@ router = APIRouter(tags=["classifiers"])
 MOST_EXPORTS = 4
 
 _BINARY = {"type": "string", "format": "binary"}
+_FILE: dict[str, Any] = {
+    "content": {BYTES: {"schema": _BINARY}},
+    "headers": {"Content-Disposition": header("Has a name for the file.", "string")},
+}
 
 Format = Literal["onnx", "safetensors"]
 
@@ -41,11 +46,11 @@ Format = Literal["onnx", "safetensors"]
         **error_responses(
             *ONE_CLASSIFIER_ERRORS, ErrorCode.MODEL_CHANGED, ErrorCode.CANNOT_EXPORT, ErrorCode.OVERLOADED
         ),
-        200: {"content": {BYTES: {"schema": _BINARY}}},
+        200: _FILE,
     },
 )
 @needs(*USING)
-async def export(
+async def export_classifier(
     request: Request,
     ref: Ref,
     format: Annotated[  # noqa: A002
@@ -61,10 +66,7 @@ async def export(
     "/classifiers/{ref}/support",
     summary="Download a classifier's support set",
     response_class=Response,
-    responses={
-        **error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.OVERLOADED),
-        200: {"content": {BYTES: {"schema": _BINARY}}},
-    },
+    responses={**error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.OVERLOADED), 200: _FILE},
 )
 @needs(Scope.ADAPT)
 async def export_support(request: Request, ref: Ref) -> Response:

@@ -18,7 +18,7 @@ router = APIRouter()
 
 @router.get("/limits", tags=["models"], summary="What a request may have")
 @needs(*USING)
-async def limits(request: Request) -> schemas.Limits:
+async def get_limits(request: Request) -> schemas.Limits:
     """What a program has to know to send as much as it may. A request over a limit is answered with an error that names
     it.
     """
@@ -28,7 +28,7 @@ async def limits(request: Request) -> schemas.Limits:
 
 @router.get("/models", tags=["models"], summary="List the models that are served")
 @needs(*USING)
-async def models(request: Request) -> schemas.ModelList:
+async def list_models(request: Request) -> schemas.ModelList:
     engine = engine_of(request)
     return schemas.ModelList(
         models=[_model_info(model, default=name == engine.models.default) for name, model in engine.models.items()]
@@ -42,7 +42,7 @@ async def models(request: Request) -> schemas.ModelList:
     responses=error_responses(ErrorCode.CANNOT_RELOAD, ErrorCode.NOT_READY, ErrorCode.OVERLOADED),
 )
 @needs(Scope.ADMIN)
-async def reload(request: Request) -> ModelsReloaded:
+async def reload_models(request: Request) -> ModelsReloaded:
     """Running requests finish on the models they began with. If a bundle cannot be used, nothing is changed."""
     reloaded = await change(request, engine_of(request).reload)
     request.app.state.on_reload()

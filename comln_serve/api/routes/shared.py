@@ -126,8 +126,11 @@ async def make_change(request: Request, ref: str, change: Change, *, promote: bo
     return await make(request, lambda caller: engine.change(ref, change, caller, promote=promote), key=key)
 
 
-def as_json(body: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def as_json(
+    body: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None, *, exclude_unset: bool = False
+) -> Response:
     """Serialise an answer where this is called; the framework would validate it once more, and always serialise it on
     the event loop.
     """
-    return Response(body.model_dump_json(), status, headers, media_type="application/json")
+    content = body.model_dump_json(exclude_unset=exclude_unset)
+    return Response(content, status, headers, media_type="application/json")
