@@ -323,6 +323,25 @@ def test_sorted_photos_are_downloaded_in_folders(
     assert visitor.complaints() == []
 
 
+def test_class_folders_are_none_of_refused_photos_and_fit_a_file_system(
+    visitor: Visitor, server: LiveServer, colours: Colours, folder: Path
+) -> None:
+    """Of two long labels that begin alike, the second one's folder is numbered."""
+    red, green, blue = colours.values()
+    labels = ["(Refused)", "字" * 100 + "1", "字" * 100 + "2"]
+    made = adapt_with(server, dict(zip(labels, (red, green, blue), strict=True)), model="tiny-far")
+    visitor.visit(f"/?classifier={made['id']}&step=sort")
+    visitor.sort([red[0], green[0], blue[0]])
+    visitor.press("Download folders")
+    target = folder / "sorted.zip"
+    visitor.wait(lambda: target.exists() and is_zipfile(target))
+    with ZipFile(target) as archive:
+        folders = [name.split("/")[0] for name in archive.namelist()]
+    assert sorted(folders) == ["%28Refused)", "字" * 82 + "… (2)", "字" * 84 + "…"]
+    assert max(len(name.encode()) for name in folders) <= 255
+    target.unlink()
+
+
 def test_folders_named_as_classes_tell_how_many_photos_are_right(
     visitor: Visitor, server: LiveServer, colours: Colours, tmp_path: Path
 ) -> None:
