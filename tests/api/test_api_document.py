@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from comln_serve import __version__
 from comln_serve.errors import ErrorCode
 from tests.support.keyed import keyed, keyed_settings
 
@@ -14,6 +15,7 @@ __all__ = ["keyed", "keyed_settings"]  # fixtures
 def test_document_has_one_error_shape_and_no_loose_end(service: TestClient) -> None:
     document = service.get("/openapi.json").json()
     schemas = document["components"]["schemas"]
+    assert document["info"]["version"] == __version__
     references = set()
 
     def walk(node: Any) -> None:
@@ -73,8 +75,13 @@ def test_keys_are_described_where_they_are_required(service: TestClient, keyed: 
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            assert "security" not in without["paths"][path][method]
-            assert ("security" in operation) == ("unauthorized" in codes(operation, 401)) == ("/health/" not in path)
+            plain, needs_key = without["paths"][path][method], "/health/" not in path
+            assert ("security" in operation, "security" in plain) == (needs_key, False)
+            for status, code in ((401, "unauthorized"), (403, "forbidden"), (429, "rate_limited")):
+                assert (code in codes(operation, status)) == needs_key, (path, method, status)
+                assert code not in codes(plain, status)
+            assert list(operation["responses"]) == sorted(operation["responses"])
+    assert "rate_limited" in keyed.get("/docs").text
     # Any one of them is enough.
     security = {path: document["paths"][path]["get"]["security"] for path in ("/models", "/metrics")}
     assert security == {

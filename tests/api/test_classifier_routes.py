@@ -8,15 +8,9 @@ from fastapi.testclient import TestClient
 from httpx2 import Response
 
 from comln_serve.errors import ErrorCode
-from tests.support.messages import GREEN, PAIR, RED, adapt_form, adapt_json, check_error, predict_form
+from tests.support.messages import GREEN, PAIR, RED, adapt, adapt_form, adapt_json, check_error, predict_form
 
 THIRD = [(RED, "third")]
-
-
-def adapt(client: TestClient, **options: Any) -> dict[str, Any]:
-    answer = client.post("/adapt", **adapt_form(**options))
-    assert answer.status_code == 201, answer.text
-    return answer.json()
 
 
 def promoted(client: TestClient, name: str = "letters") -> int:
@@ -26,7 +20,7 @@ def promoted(client: TestClient, name: str = "letters") -> int:
 
 def test_versions_are_promoted_and_rolled_back(client: TestClient) -> None:
     made = [adapt(client, name="letters") for _ in range(2)]
-    held = adapt(client, name="letters", promote="false")
+    held = adapt(client, name="letters", promote=False)
     assert [(item["version"], item["promoted"]) for item in (*made, held)] == [(1, True), (2, True), (3, False)]
     predicted = client.post("/predict", **predict_form(RED, classifier="letters@1"))
     assert predicted.json()["classifier"] == made[0]["id"]
@@ -47,7 +41,7 @@ def test_versions_are_promoted_and_rolled_back(client: TestClient) -> None:
 def test_a_version_is_promoted_instead_of_another(client: TestClient) -> None:
     """Only if the name stands for that one, so that nobody else's promotion is undone."""
     first, second = (adapt(client, name="letters") for _ in range(2))
-    third = adapt(client, name="letters", promote="false")
+    third = adapt(client, name="letters", promote=False)
     path = f"/classifiers/{third['id']}/promote"
     refused = client.post(path, params={"instead_of": first["id"]})
     assert refused.status_code == 409
@@ -291,36 +285,29 @@ def test_bodies_without_valid_examples_are_refused(client: TestClient, sent: dic
     check_error(answer, ErrorCode.INVALID_REQUEST)
 
 
-def test_of_an_object_that_lacks_a_field_its_fields_are_named(client: TestClient) -> None:
-    """Not their values, which may be images."""
-    sent = {"support": [{"image": "x" * 1000}]}
-    message = check_error(client.post("/adapt", json=sent), ErrorCode.INVALID_REQUEST)["message"]
-    assert message == "support.0.label: Field required; received the fields 'image'."
-    empty = check_error(client.post("/predict", json={}), ErrorCode.INVALID_REQUEST)["message"]
-    assert empty == "classifier: Field required; received no such field."
-
-
-def test_a_field_that_there_is_not_is_refused_by_those_that_there_are(client: TestClient) -> None:
-    """Although another is missing because of it."""
-    sent = {"support": [{"image": "x" * 1000, "lable": "red"}]}
-    message = check_error(client.post("/adapt", json=sent), ErrorCode.INVALID_REQUEST)["message"]
-    assert (
-        message == "support.0: Unknown field 'lable'; allowed are image, label; received the fields 'image', 'lable'."
-    )
-    sent = {"classifier": "x", "image": ["x" * 1000], "topk": 1}
-    message = check_error(client.post("/predict", json=sent), ErrorCode.INVALID_REQUEST)["message"]
-    assert message == (
-        "body: Unknown fields 'image', 'topk'; allowed are classifier, top_k, unknown, examples, partial, images; "
-        "received the fields 'classifier', 'image', 'topk'."
-    )
-    message = check_error(client.post("/predict", json={"{allowed}": 1}), ErrorCode.INVALID_REQUEST)["message"]
-    assert message.startswith("body: Unknown field '{allowed}'; allowed are classifier, ")
-
-
 @pytest.mark.parametrize(
     ("path", "sent", "said"),
     [
         ("/predict", {"content": "[1]", "headers": {"Content-Type": "application/json"}}, "body: Input should be an "),
+        # Fields are named, and not their values, which may be images.
+        (
+            "/adapt",
+            {"json": {"support": [{"image": "x" * 1000}]}},
+            "support.0.label: Field required; received the fields 'image'.",
+        ),
+        ("/predict", {"json": {}}, "classifier: Field required; received no such field."),
+        # Although another is missing because of it.
+        (
+            "/adapt",
+            {"json": {"support": [{"image": "x" * 1000, "lable": "red"}]}},
+            "support.0: Unknown field 'lable'; allowed are image, label; received the fields 'image', 'lable'.",
+        ),
+        (
+            "/predict",
+            {"json": {"classifier": "x", "image": ["x" * 1000], "topk": 1}},
+            "body: Unknown fields 'image', 'topk'; allowed are classifier, top_k, unknown, examples, partial, images; ",
+        ),
+        ("/predict", {"json": {"{allowed}": 1}}, "body: Unknown field '{allowed}'; allowed are classifier, "),
         ("/adapt", {"json": {"support": ["x"]}}, "support.0: Input should be an object; received 'x'."),
         ("/adapt", {"json": {"support": [], "metadata": ["x"]}}, "metadata: Input should be an object; received "),
         ("/adapt", {"content": b"", "headers": {}}, "No Content-Type was received; send multipart/form-data or app"),

@@ -7,13 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from comln_serve.errors import ErrorCode
-from tests.support.messages import RED, adapt_form, adapt_json, check_error, predict_form
-
-
-def adapt(client: TestClient, **options: Any) -> dict[str, Any]:
-    answer = client.post("/adapt", **adapt_json(**options))
-    assert answer.status_code == 201, answer.text
-    return answer.json()
+from tests.support.messages import RED, adapt, adapt_form, check_error, predict_form
 
 
 def edit(client: TestClient, ref: str, **changes: Any) -> dict[str, Any]:

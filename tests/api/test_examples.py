@@ -7,7 +7,7 @@ import pytest
 
 from comln_serve.bundle.head import HorizonRule
 from comln_serve.domain.classifier import Classifier
-from comln_serve.engine.adapting.changes import AdaptAgain, RelabelExamples, RemoveExamples
+from comln_serve.engine.adapting.changes import AdaptAgain, RelabelExamples, RemoveExamples, RenameClasses
 from comln_serve.engine.classifiers.catalogue import References
 from comln_serve.engine.engine import Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode
@@ -265,8 +265,8 @@ def test_limits_on_examples_and_on_versions(make_engine: MakeEngine) -> None:
     engine.adapt(FIRST, NewClassifier(name="letters"))
     fails(ErrorCode.TOO_MANY_IMAGES, lambda: engine.add_examples("letters", YELLOW))
     engine.add_examples("letters", YELLOW[:2])
-    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.change("letters", RemoveExamples([1])))
-    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.change("letters", AdaptAgain()))
+    for change in (RemoveExamples([1]), AdaptAgain(), RenameClasses({"red": "Red"})):
+        fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda change=change: engine.change("letters", change))
     assert engine.store.count() == 2
 
 

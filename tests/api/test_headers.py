@@ -3,17 +3,16 @@
 import base64
 import hashlib
 import re
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
-from comln_serve.api.app import create_app
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
-from tests.support.engines import MakeEngine
+from tests.support.engines import Serve
+from tests.support.html import Page
 from tests.support.messages import RED, adapt_form, check_error, engine_of, predict_form, raw
 
 ORIGIN = "https://app.example.org"
@@ -74,48 +73,40 @@ def test_no_other_origin_is_allowed_by_default(client: TestClient) -> None:
     assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-@pytest.mark.parametrize("allowed", [f"http://localhost:3000, {ORIGIN}", "*"])
-def test_listed_origins_are_allowed(
-    settings: Settings, make_engine: MakeEngine, allowed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed = Settings.model_validate({**settings.model_dump(), "cors_origins": allowed})
-    engine = make_engine(listed)
-    with TestClient(create_app(engine), raise_server_exceptions=False) as client:
-        answer = client.get("/models", headers={"Origin": ORIGIN})
-        expected = "*" if allowed == "*" else ORIGIN
-        assert answer.headers["access-control-allow-origin"] == expected
-        assert "x-request-id" in answer.headers["access-control-expose-headers"].lower()
-        assert "access-control-allow-credentials" not in answer.headers
-        check_headers(answer)
-
-        headers = {"Access-Control-Request-Headers": "content-type, x-request-id"}
-        answer = preflight(client, ORIGIN, **headers)
-        assert answer.status_code == 200
-        assert answer.headers["access-control-allow-origin"] == expected
-        assert "POST" in answer.headers["access-control-allow-methods"]
-
-        for refused, what in (
-            (preflight(client, ORIGIN, "PUT"), "method"),
-            (preflight(client, ORIGIN, **{"Access-Control-Request-Headers": "x-requested-with"}), "'x-requested-with'"),
-            *([] if allowed == "*" else [(preflight(client, "https://evil.example"), "origin")]),
-            (preflight(client, "https://evil.example", "PUT"), "method"),
-        ):
-            answer = refused.json()["error"]
-            assert refused.status_code == 422
-            assert answer["message"].startswith("Disallowed CORS ")
-            assert what in answer["message"]
-            assert "the methods DELETE, GET, PATCH, POST and," in answer["message"]
-            check_headers(refused)
-
-        if allowed != "*":
-            answer = client.get("/models", headers={"Origin": "https://evil.example"})
-            assert "access-control-allow-origin" not in answer.headers
-
-        # A page has to be able to read of a bug, too.
-        monkeypatch.setattr(engine, "classifiers", None)
-        answer = client.get("/classifiers/x", headers={"Origin": ORIGIN})
-        assert answer.status_code == 500
-        assert answer.headers["access-control-allow-origin"] == expected
+@pytest.mark.parametrize("allowed", [f"http://localhost:3000,{ORIGIN}", "*"])
+def test_listed_origins_are_allowed(serve: Serve, allowed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = serve(cors_origins=allowed)
+    answer = client.get("/models", headers={"Origin": ORIGIN})
+    expected = "*" if allowed == "*" else ORIGIN
+    assert answer.headers["access-control-allow-origin"] == expected
+    assert "x-request-id" in answer.headers["access-control-expose-headers"].lower()
+    assert "access-control-allow-credentials" not in answer.headers
+    check_headers(answer)
+    headers = {"Access-Control-Request-Headers": "content-type, x-request-id"}
+    answer = preflight(client, ORIGIN, **headers)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == expected
+    assert "POST" in answer.headers["access-control-allow-methods"]
+    for refused, what in (
+        (preflight(client, ORIGIN, "PUT"), "method"),
+        (preflight(client, ORIGIN, **{"Access-Control-Request-Headers": "x-requested-with"}), "'x-requested-with'"),
+        *([] if allowed == "*" else [(preflight(client, "https://evil.example"), "origin")]),
+        (preflight(client, "https://evil.example", "PUT"), "method"),
+    ):
+        answer = refused.json()["error"]
+        assert refused.status_code == 422
+        assert answer["message"].startswith("Disallowed CORS ")
+        assert what in answer["message"]
+        assert "the methods DELETE, GET, PATCH, POST and," in answer["message"]
+        check_headers(refused)
+    if allowed != "*":
+        answer = client.get("/models", headers={"Origin": "https://evil.example"})
+        assert "access-control-allow-origin" not in answer.headers
+    # A page has to be able to read of a bug, too.
+    monkeypatch.setattr(engine_of(client), "classifiers", None)
+    answer = client.get("/classifiers/x", headers={"Origin": ORIGIN})
+    assert answer.status_code == 500
+    assert answer.headers["access-control-allow-origin"] == expected
 
 
 @pytest.mark.parametrize(
@@ -145,53 +136,24 @@ def test_origins_are_read() -> None:
 # --- /docs -----------------------------------------------------------------------------------
 
 
-class Page(HTMLParser):
-    """Tags, links and text of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: set[str] = set()
-        self.links: list[str] = []
-        self.text = ""
-        self.style = ""
-        self.feed(text)
-        self.close()
-        assert self.open == [], "every element is closed"
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.links += [value or "" for name, value in attrs if name in ("href", "src", "action")]
-        assert not [name for name, _ in attrs if name.startswith("on") or name == "style"]
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] == "style":
-            self.style += data
-        else:
-            self.text += data + " "
-
-
 def test_documentation_needs_nothing_from_elsewhere(client: TestClient) -> None:
     answer = client.get("/docs")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     page = Page(answer.text)
+    assert (page.unclosed, page.inline) == ([], [])
     assert page.tags.isdisjoint({"script", "img", "link", "iframe", "object", "form", "base"})
-    assert page.links == ["openapi.json"]
-    assert "url(" not in page.style
-    assert "@import" not in page.style
+    assert page.values("href", "src", "action") == ["openapi.json"]
+    (style,) = re.findall("<style>(.*?)</style>", answer.text, re.DOTALL)
+    assert "url(" not in style
+    assert "@import" not in style
     # The policy allows this style and nothing else.
-    digest = base64.b64encode(hashlib.sha256(page.style.encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     sources = re.findall(r"(\w+-src) ([^;]+)", answer.headers["content-security-policy"])
     assert sources == [("default-src", "'none'"), ("style-src", f"'sha256-{digest}'")]
 
 
 def test_documentation_describes_every_operation(client: TestClient) -> None:
-    text = Page(client.get("/docs").text).text
+    text = " ".join(Page(client.get("/docs").text).text.split())
     document = client.get("/openapi.json").json()
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

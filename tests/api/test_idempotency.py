@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from comln_serve.engine.adapting.adaptation import fingerprint
-from comln_serve.engine.adapting.changes import AdaptAgain
+from comln_serve.engine.adapting.changes import AdaptAgain, Change, RenameClasses
 from comln_serve.engine.engine import Adapted, Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import IdempotencyKey, KeyTakenError, Store
@@ -118,19 +118,32 @@ def test_examples_are_added_once(engine: Engine, name: str | None) -> None:
         fails(ErrorCode.IDEMPOTENCY_MISMATCH, other)
 
 
-def test_adapting_again_happens_once(engine: Engine) -> None:
+LABELS = {"red": "Red", "blue": "Blue"}
+
+
+@pytest.mark.parametrize(
+    ("change", "same", "others"),
+    [
+        (AdaptAgain(7.0), AdaptAgain(7.0), [AdaptAgain(8.0), AdaptAgain()]),
+        # Labels in another order are the same request, which is answered although no class has them any more.
+        (
+            RenameClasses(LABELS),
+            RenameClasses(dict(reversed(LABELS.items()))),
+            [RenameClasses({"red": "Red"}), RenameClasses({**LABELS, "red": "blue"}), AdaptAgain()],
+        ),
+    ],
+    ids=["adapt again", "rename"],
+)
+def test_a_change_happens_once(engine: Engine, change: Change, same: Change, others: list[Change]) -> None:
     engine.adapt(SUPPORT, NewClassifier(name="letters"))
     caller = Caller(idempotency_key=KEY)
-    first, repeated = (engine.change("letters", AdaptAgain(horizon), caller) for horizon in (7.0, 7.0))
+    first, repeated = (engine.change("letters", one, caller) for one in (change, same))
     assert (first.replayed, repeated.replayed) == (False, True)
     assert repeated.classifier.id == first.classifier.id == engine.classifiers.find("letters@2").id
-    for other in (
-        lambda: engine.change("letters", AdaptAgain(8.0), caller),
-        lambda: engine.change("letters", AdaptAgain(), caller),
-        lambda: engine.change("letters@1", AdaptAgain(7.0), caller),
-        lambda: engine.change("letters", AdaptAgain(7.0), caller, promote=False),
-    ):
-        fails(ErrorCode.IDEMPOTENCY_MISMATCH, other)
+    for other in others:
+        fails(ErrorCode.IDEMPOTENCY_MISMATCH, lambda other=other: engine.change("letters", other, caller))
+    fails(ErrorCode.IDEMPOTENCY_MISMATCH, lambda: engine.change("letters@1", change, caller))
+    fails(ErrorCode.IDEMPOTENCY_MISMATCH, lambda: engine.change("letters", change, caller, promote=False))
     assert engine.store.count() == 2
 
 

@@ -8,18 +8,14 @@ from fastapi.testclient import TestClient
 
 from comln_serve.errors import ErrorCode
 from tests.support.image_files import colour_support
-from tests.support.messages import GREEN, RED, adapt_form, check_error, predict_form
+from tests.support.messages import GREEN, RED, adapt, check_error, predict_form
 
 PATH = "/classifiers/colours/labels"
 
 
-def adapt(client: TestClient, shots: int = 2, **options: Any) -> Any:
-    return client.post("/adapt", **adapt_form(colour_support(shots), **options)).raise_for_status().json()
-
-
 def test_every_answer_has_the_new_labels(client: TestClient) -> None:
     new = {"red": "Red", "green": "blue", "blue": "green"}
-    before = adapt(client, name="colours", metadata=json.dumps({"line": "3"}), expires_in_seconds=600)
+    before = adapt(client, colour_support(2), name="colours", metadata={"line": "3"}, expires_in_seconds=600)
     asked = predict_form(RED, GREEN, classifier="colours", top_k=3)
     first = client.post("/predict", **asked).json()["predictions"]
     answer = client.post(PATH, json={"labels": new})
@@ -51,18 +47,6 @@ def test_every_answer_has_the_new_labels(client: TestClient) -> None:
     assert client.get("/v2/models/colours").json()["outputs"] == client.get("/v2/models/colours@1").json()["outputs"]
     assert client.post("/classifiers/colours/rollback").json()["version"] == 1
     assert client.post("/predict", **asked).json()["predictions"] == first
-
-
-def test_classes_that_are_merged(client: TestClient) -> None:
-    made = adapt(client)
-    answer = client.post(f"/classifiers/{made['id']}/labels", json={"labels": {"blue": "red"}})
-    assert answer.status_code == 201
-    merged = answer.json()
-    assert [(one["label"], one["examples"]) for one in merged["classes"]] == [("red", 4), ("green", 2)]
-    assert (merged["id"], merged["revision"]) == (made["id"], 2)
-    assert "solve" in merged["timings_ms"]
-    fewer = client.post(f"/classifiers/{made['id']}/labels", json={"labels": {"red": "green"}})
-    assert check_error(fewer, ErrorCode.CANNOT_ADAPT)["detail"] == {"received_classes": 1, "least_classes": 2}
 
 
 def test_a_version_for_later(client: TestClient) -> None:
@@ -97,7 +81,7 @@ def test_a_repeated_request(client: TestClient) -> None:
     ids=lambda labels: str(labels)[:30],
 )
 def test_new_labels_of_examples_are_checked(client: TestClient, labels: Any) -> None:
-    made = adapt(client)
+    made = adapt(client, colour_support(2))
     path = f"/classifiers/{made['id']}/examples/labels"
     answer = client.post(path, json={"labels": labels})
     check_error(answer, ErrorCode.INVALID_REQUEST)

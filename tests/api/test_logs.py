@@ -1,6 +1,5 @@
 """The log has one line for each request, with what an operator needs and nothing that a client sent."""
 
-import io
 import json
 import logging
 import os
@@ -17,34 +16,16 @@ from fastapi.testclient import TestClient
 
 from comln_serve.logs import JsonFormatter, TextFormatter
 from tests.support.image_files import colour_support
+from tests.support.log import Lines, logged
 from tests.support.messages import RED, adapt_form, b64, engine_of, predict_form, raw
 
 GENERATED = re.compile(r"[0-9a-f]{32}")
 
 
-class Lines:
-    """What the server would have written to standard error."""
-
-    def __init__(self) -> None:
-        self.stream = io.StringIO()
-
-    def of_requests(self) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self.stream.getvalue().splitlines()]
-        return [line for line in lines if line["logger"] == "comln_serve.requests"]
-
-
 @pytest.fixture
 def lines(client: TestClient) -> Iterator[Lines]:
-    lines = Lines()
-    handler = logging.StreamHandler(lines.stream)
-    handler.setFormatter(JsonFormatter())
-    logger = logging.getLogger("comln_serve")
-    logger.addHandler(handler)
-    before = logger.level
-    logger.setLevel(logging.DEBUG)
-    yield lines
-    logger.setLevel(before)
-    logger.removeHandler(handler)
+    with logged() as lines:
+        yield lines
 
 
 def test_a_line_says_what_happened(client: TestClient, lines: Lines) -> None:
@@ -86,7 +67,7 @@ def test_nothing_a_client_sent_is_logged(client: TestClient, lines: Lines) -> No
     client.post("/predict", **raw(b'{"secretfield": 1}'))
     client.post("/predict", **predict_form(b"secretimage", classifier="secretname"))
     assert len(lines.of_requests()) == 5
-    written = lines.stream.getvalue()
+    written = lines.text
     assert "secret" not in written
     assert b64(RED)[:20] not in written
 
@@ -105,9 +86,9 @@ def test_a_bug_is_logged_once_with_its_trace(client: TestClient, lines: Lines, m
     assert (line["level"], line["status"], line["error"]) == ("error", 500, "internal")
     assert line["request_id"] == "mine-1"
     assert "ZeroDivisionError: told nobody" in line["trace"]
-    assert lines.stream.getvalue().count("Traceback") == 1
+    assert lines.text.count("Traceback") == 1
     # What deeper layers log on other threads carries the id, too.
-    first = json.loads(lines.stream.getvalue().splitlines()[0])
+    first = json.loads(lines.text.splitlines()[0])
     assert (first["message"], first["request_id"]) == ("on the way", "mine-1")
 
 

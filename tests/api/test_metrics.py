@@ -300,11 +300,6 @@ def test_health_probes_are_answered_while_scrapes_hang(client: TestClient, monke
         assert {scrape.result(30).status_code for scrape in scrapes} == {200}
 
 
-@pytest.fixture
-def two_clients(serve: Serve, tmp_path: Path) -> tuple[TestClient, TestClient]:
-    return serve(), serve(database_url=f"sqlite:///{tmp_path / 'other.db'}")
-
-
 def test_every_metric_is_documented(client: TestClient) -> None:
     document = (REPOSITORY / "docs" / "monitoring.md").read_text(encoding="utf-8")
     assert client.post("/adapt", **adapt_form(name="known")).is_success
@@ -316,8 +311,8 @@ def test_every_metric_is_documented(client: TestClient) -> None:
     assert set(re.findall(r"^\| `(comln_\w+)` \|", document, re.MULTILINE)) == families
 
 
-def test_applications_do_not_share_metrics(two_clients: tuple[TestClient, TestClient]) -> None:
-    first, second = two_clients
+def test_applications_do_not_share_metrics(serve: Serve, tmp_path: Path) -> None:
+    first, second = serve(), serve(database_url=f"sqlite:///{tmp_path / 'other.db'}")
     assert first.post("/adapt", **adapt_form()).is_success
     assert value(read_metrics(first), "comln_adaptations_total", model="tiny") == 1
     assert value(read_metrics(second), "comln_adaptations_total", model="tiny") == 0

@@ -1,7 +1,6 @@
 """The web page: what is served to browsers and programs, and what the page is allowed."""
 
 import re
-from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urljoin
 
@@ -11,6 +10,7 @@ from fastapi.testclient import TestClient
 from comln_serve.api.page import LINKS, page_files, wants_html
 from comln_serve.errors import ErrorCode
 from tests.api.test_headers import check_headers
+from tests.support.html import Page
 from tests.support.messages import check_error
 from tests.support.paths import REPOSITORY
 
@@ -23,30 +23,6 @@ TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "jp
 
 def page_of(client: TestClient) -> Any:
     return client.get("/", headers={"Accept": BROWSER})
-
-
-class Page(HTMLParser):
-    """What a page refers to, and what it would run of itself."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.own_script = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        given = dict(attrs)
-        assert not [name for name in given if name.startswith("on") or name == "style"]
-        self.links += [given[name] or "" for name in ("href", "src", "action") if name in given]
-        self.ids += [given["id"] or ""] if "id" in given else []
-
-    def handle_data(self, data: str) -> None:
-        if self.lasttag == "script":
-            self.own_script += data.strip()
 
 
 def test_browsers_get_the_page(client: TestClient) -> None:
@@ -144,15 +120,17 @@ def test_the_policy(client: TestClient) -> None:
 
 def test_everything_it_names_is_served_here(client: TestClient) -> None:
     page = Page(page_of(client).text)
-    assert page.own_script == ""
+    assert page.inline == []
+    assert [script.text.strip() for script in page.all("script") if script.text.strip()] == []
     assert page.tags.isdisjoint({"style", "iframe", "object", "embed", "base", "form"})
-    assert len(set(page.ids)) == len(page.ids)
-    for link in page.links:
+    ids, links = page.values("id"), page.values("href", "src", "action")
+    assert len(set(ids)) == len(ids)
+    for link in links:
         # Relative, so that it holds behind a proxy's prefix, too.
         assert not link.startswith("/")
         assert ":" not in link
         assert client.get(urljoin("/", link)).status_code == 200
-    named = {urljoin("/", link).partition("?")[0].partition("#")[0] for link in page.links}
+    named = {urljoin("/", link).partition("?")[0].partition("#")[0] for link in links}
     for script in SCRIPTS:
         modules = re.findall(r'^import .*from "\./([a-z-]+\.js)";$', script.read_text(encoding="utf-8"), re.MULTILINE)
         assert set(modules) <= set(page_files()), script.name
@@ -191,7 +169,7 @@ def test_the_scripts_set_texts_only() -> None:
 
 
 def test_the_scripts_find_what_they_look_for() -> None:
-    ids = set(Page((FOLDER / "index.html").read_text(encoding="utf-8")).ids)
+    ids = set(Page((FOLDER / "index.html").read_text(encoding="utf-8")).values("id"))
     sought: set[str] = set()
     for script in SCRIPTS:
         text = script.read_text(encoding="utf-8")

@@ -183,18 +183,14 @@ def test_probabilities_at_the_model_s_temperature(calibrated: Engine) -> None:
     cold = predict(calibrated, QUERIES, made.id)
     assert cold.calibrated
     tau = np.exp(0.7 - 0.5 * np.log(2) + 0.1 * np.log(3))
-    chosen = calibrated.models["tiny"]
-    calibrated.models["tiny"].bundle = _without_calibration(chosen.bundle)
+    model = calibrated.models["tiny"]
+    manifest = model.bundle.manifest.model_copy(update={"calibration": None})
+    model.bundle = replace(model.bundle, manifest=manifest)
     plain = predict(calibrated, QUERIES, made.id)
     assert not plain.calibrated
     warm = plain.probabilities ** (1 / tau)
     np.testing.assert_allclose(cold.probabilities, warm / warm.sum(axis=1, keepdims=True))
     np.testing.assert_array_equal(cold.probabilities.argmax(axis=1), plain.probabilities.argmax(axis=1))
-
-
-def _without_calibration(bundle: Any) -> Any:
-    manifest = bundle.manifest.model_copy(update={"calibration": None})
-    return replace(bundle, manifest=manifest)
 
 
 def test_a_horizon_of_the_caller_s_is_not_calibrated(calibrated: Engine) -> None:
@@ -203,15 +199,15 @@ def test_a_horizon_of_the_caller_s_is_not_calibrated(calibrated: Engine) -> None
     assert made.report.own_horizon is False
     predicted = predict(calibrated, QUERIES, made.id)
     assert not predicted.calibrated
-    model = calibrated.models["tiny"]
+    np.testing.assert_array_equal(predicted.probabilities, made.probabilities(embedded(calibrated)))
+
+
+def embedded(engine: Engine) -> Any:
+    """The embeddings of the queries."""
+    model = engine.models["tiny"]
     assert isinstance(model, LocalModel)
-    embeddings = model.backbone.embed(_pixels(calibrated))
-    np.testing.assert_array_equal(predicted.probabilities, made.probabilities(embeddings))
-
-
-def _pixels(engine: Engine) -> Any:
-    policy = engine.models["tiny"].bundle.manifest.preprocessing
-    return np.stack([prepare_image(data, policy) for data in QUERIES])
+    policy = model.bundle.manifest.preprocessing
+    return model.backbone.embed(np.stack([prepare_image(data, policy) for data in QUERIES]))
 
 
 def test_few_images_take_the_model_s_threshold(calibrated: Engine) -> None:
@@ -230,39 +226,33 @@ def test_a_horizon_of_the_caller_s_has_no_threshold_of_the_model_s(calibrated: E
     assert not predicted.calibrated
 
 
-def test_the_calibration_is_of_the_head_that_the_bundle_has_now(calibrated: Engine) -> None:
+def test_the_calibration_is_of_the_head_that_the_bundle_has_now(calibrated: Engine, models: Path) -> None:
     """It was measured with that head: a classifier of an earlier one has none, until it is adapted again."""
     few = calibrated.adapt(colour_support(1)).classifier
     before = predict(calibrated, QUERIES, few.id, unknown=True)
     assert (before.calibrated, before.unknown_threshold) == (True, 0.9999)
-    bundle = calibrated.settings.models_dir
-    assert bundle is not None
-    edit_manifest(bundle / "tiny", lambda tree: tree["head"].update(regularisation=0.01))
+    edit_manifest(models / "tiny", lambda tree: tree["head"].update(regularisation=0.01))
     assert calibrated.reload().replaced == ["tiny"]
     kept = predict(calibrated, QUERIES, few.id, unknown=True)
     assert (kept.calibrated, kept.unknown_threshold) == (False, None)
     assert kept.classifier.W.tobytes() == few.W.tobytes()
-    model = calibrated.models["tiny"]
-    assert isinstance(model, LocalModel)
-    plain = few.probabilities(model.backbone.embed(_pixels(calibrated)))
+    plain = few.probabilities(embedded(calibrated))
     np.testing.assert_array_equal(kept.probabilities, plain)
     assert not np.array_equal(before.probabilities, plain)
-    assert metadata(kept.classifier, model.bundle)["temperature"] == "1.0"
+    assert metadata(kept.classifier, calibrated.models["tiny"].bundle)["temperature"] == "1.0"
     anew = calibrated.change(few.id, AdaptAgain()).classifier
     assert anew.W.tobytes() == calibrated.adapt(colour_support(1)).classifier.W.tobytes() != few.W.tobytes()
     now = predict(calibrated, QUERIES, few.id, unknown=True)
     assert (now.calibrated, now.unknown_threshold) == (True, 0.9999)
 
 
-def test_renaming_classes_leaves_the_calibration_as_it_is(calibrated: Engine) -> None:
+def test_renaming_classes_leaves_the_calibration_as_it_is(calibrated: Engine, models: Path) -> None:
     """Even if the bundle has another head now: the weights are of the earlier one still."""
     few = calibrated.adapt(colour_support(1)).classifier
     calibrated.change(few.id, RenameClasses({"red": "Red"}))
     renamed = predict(calibrated, QUERIES, few.id, unknown=True)
     assert (renamed.calibrated, renamed.unknown_threshold) == (True, 0.9999)
-    bundle = calibrated.settings.models_dir
-    assert bundle is not None
-    edit_manifest(bundle / "tiny", lambda tree: tree["head"].update(regularisation=0.01))
+    edit_manifest(models / "tiny", lambda tree: tree["head"].update(regularisation=0.01))
     calibrated.reload()
     calibrated.change(few.id, RenameClasses({"green": "Green"}))
     renamed = predict(calibrated, QUERIES, few.id, unknown=True)

@@ -1,9 +1,8 @@
 """No request shows a tenant anything of another tenant's classifiers."""
 
-import io
 import json
-import logging
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,11 +12,11 @@ from httpx2 import Response
 from comln_serve.api.authentication import scopes_of
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
-from comln_serve.logs import JsonFormatter
 from comln_serve.security.keys import Scope
 from tests.support.engines import Serve
 from tests.support.keyed import bearer, keyed, new_key, routes_of, store_of
-from tests.support.messages import RED, adapt_form, b64, check_error, predict_form
+from tests.support.log import logged
+from tests.support.messages import RED, adapt, adapt_form, b64, check_error, predict_form
 
 __all__ = ["keyed"]  # a fixture
 
@@ -62,12 +61,6 @@ def ask(client: TestClient, route: Route, ref: str, headers: Headers) -> Respons
     method, path = route
     sent = predict_form(RED, classifier=ref) if path == "/predict" else ABOUT_ONE[route]
     return client.request(method, path.format(ref=ref, model=ref, number=1, version=1), headers=headers, **sent)
-
-
-def adapt(client: TestClient, headers: Headers, **options: Any) -> dict[str, Any]:
-    answer = client.post("/adapt", headers=headers, **adapt_form(**options))
-    assert answer.status_code == 201, answer.text
-    return answer.json()
 
 
 @pytest.fixture
@@ -126,9 +119,9 @@ def test_what_another_has_is_answered_as_what_nobody_has(keyed: TestClient, mine
         return found
 
     by_name, by_version = answers(NAME), answers(f"{NAME}@1")
-    made = adapt(keyed, mine, name=NAME)
-    adapt(keyed, mine, name=NAME)
-    plain = adapt(keyed, mine)
+    made = adapt(keyed, headers=mine, name=NAME)
+    adapt(keyed, headers=mine, name=NAME)
+    plain = adapt(keyed, headers=mine)
     before = state(keyed, mine)
     assert answers(NAME) == by_name == answers(UNUSED_NAME)
     assert answers(f"{NAME}@1") == by_version == answers(f"{UNUSED_NAME}@1")
@@ -139,8 +132,8 @@ def test_what_another_has_is_answered_as_what_nobody_has(keyed: TestClient, mine
 
 
 def test_a_list_holds_the_tenant_s_own_classifiers(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
-    ours = [adapt(keyed, mine, name=NAME)["id"] for _ in range(2)]
-    other = adapt(keyed, theirs, name=NAME)
+    ours = [adapt(keyed, headers=mine, name=NAME)["id"] for _ in range(2)]
+    other = adapt(keyed, headers=theirs, name=NAME)
     for query in ("", f"?name={NAME}", "?model=tiny"):
         for headers, ids in ((mine, ours[::-1]), (theirs, [other["id"]])):
             page = keyed.get(f"/classifiers{query}", headers=headers).json()
@@ -150,10 +143,10 @@ def test_a_list_holds_the_tenant_s_own_classifiers(keyed: TestClient, mine: Head
 
 def test_two_tenants_may_use_the_same_name(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
     for _ in range(2):
-        adapt(keyed, mine, name=NAME)
+        adapt(keyed, headers=mine, name=NAME)
     before = state(keyed, mine)
     for _ in range(3):
-        adapt(keyed, theirs, name=NAME)
+        adapt(keyed, headers=theirs, name=NAME)
     asks = [route for route in ABOUT_ONE if route[0] != "DELETE" or route[1].endswith(("{number}", "/examples"))] + [
         ("DELETE", "/classifiers/{ref}")
     ]
@@ -166,7 +159,7 @@ def test_two_tenants_may_use_the_same_name(keyed: TestClient, mine: Headers, the
 def test_a_support_set_is_imported_for_the_tenant_who_sends_it(
     keyed: TestClient, mine: Headers, theirs: Headers
 ) -> None:
-    adapt(keyed, mine, name=NAME)
+    adapt(keyed, headers=mine, name=NAME)
     before = state(keyed, mine)
     content = keyed.get(f"/classifiers/{NAME}/support", headers=mine).content
     sent = {"Content-Type": "application/octet-stream"}
@@ -178,9 +171,9 @@ def test_a_support_set_is_imported_for_the_tenant_who_sends_it(
 
 def test_two_tenants_may_use_the_same_idempotency_key(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
     same = {"Idempotency-Key": "first"}
-    made = adapt(keyed, {**mine, **same}, name=NAME)
-    other = adapt(keyed, {**theirs, **same}, name=NAME)
-    different = adapt(keyed, {**bearer(new_key(store_of(keyed), "third")), **same}, name="other")
+    made = adapt(keyed, headers={**mine, **same}, name=NAME)
+    other = adapt(keyed, headers={**theirs, **same}, name=NAME)
+    different = adapt(keyed, headers={**bearer(new_key(store_of(keyed), "third")), **same}, name="other")
     assert len({made["id"], other["id"], different["id"]}) == 3
     again = keyed.post("/adapt", headers={**mine, **same}, **adapt_form(name=NAME))
     assert again.headers["idempotency-replayed"] == "true"
@@ -188,20 +181,20 @@ def test_two_tenants_may_use_the_same_idempotency_key(keyed: TestClient, mine: H
 
 
 def test_all_keys_of_a_tenant_see_the_same(keyed: TestClient, mine: Headers) -> None:
-    made = adapt(keyed, mine)
+    made = adapt(keyed, headers=mine)
     other = bearer(new_key(store_of(keyed), "mine"))
     assert keyed.get(f"/classifiers/{made['id']}", headers=other).status_code == 200
 
 
 def test_whoever_may_adapt_may_predict_within_the_tenant(keyed: TestClient, mine: Headers, theirs: Headers) -> None:
     adapting, elsewhere = (bearer(new_key(store_of(keyed), tenant, Scope.ADAPT)) for tenant in ("mine", "theirs"))
-    for made in (adapt(keyed, adapting), adapt(keyed, mine)):
+    for made in (adapt(keyed, headers=adapting), adapt(keyed, headers=mine)):
         for headers, status in ((adapting, 200), (elsewhere, 404)):
             assert ask(keyed, ("POST", "/predict"), made["id"], headers).status_code == status
 
 
 def test_the_empty_tenant_has_what_was_made_without_keys(keyed_settings: Settings, serve: Serve) -> None:
-    made = adapt(serve(keyed_settings, require_keys=False), bearer("not looked at"), name=NAME)
+    made = adapt(serve(keyed_settings, require_keys=False), headers=bearer("not looked at"), name=NAME)
     client = serve(keyed_settings)
     for tenant, status in (("", 200), ("acme", 404)):
         headers = bearer(new_key(store_of(client), tenant))
@@ -213,7 +206,7 @@ def test_limits_on_classifiers_hold_for_each_tenant(keyed_settings: Settings, se
     client = serve(keyed_settings, max_classifiers=1)
     for tenant in ("mine", "theirs"):
         headers = bearer(new_key(store_of(client), tenant))
-        adapt(client, headers)
+        adapt(client, headers=headers)
         error = check_error(client.post("/adapt", headers=headers, **adapt_form()), ErrorCode.TOO_MANY_CLASSIFIERS)
         assert error["detail"] == {"stored": 1, "limit": 1}
 
@@ -221,24 +214,14 @@ def test_limits_on_classifiers_hold_for_each_tenant(keyed_settings: Settings, se
 def test_logs_and_metrics_name_no_classifiers_but_by_their_id_to_whom_they_belong(
     keyed: TestClient, mine: Headers, theirs: Headers
 ) -> None:
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonFormatter())
-    logger = logging.getLogger("comln_serve")
-    level = logger.level
-    logger.setLevel(logging.DEBUG)
-    logger.addHandler(handler)
-    try:
-        made = adapt(keyed, mine, name=NAME)
+    with logged() as lines:
+        made = adapt(keyed, headers=mine, name=NAME)
         for route in ABOUT_ONE:
             ask(keyed, route, NAME, theirs)
         for headers in (mine, {}, bearer("comln_wrong")):
             keyed.get(f"/classifiers/{NAME}", headers=headers)
         metrics = keyed.get("/metrics", headers=mine).text
-    finally:
-        logger.setLevel(level)
-        logger.removeHandler(handler)
-    log = stream.getvalue()
+    log = lines.text
     for text in (NAME, "theirs"):
         assert text not in log
     for text in (NAME, made["id"], "theirs"):
@@ -248,11 +231,11 @@ def test_logs_and_metrics_name_no_classifiers_but_by_their_id_to_whom_they_belon
         assert key_id in log
         assert secret not in log
         assert key_id not in metrics
-    lines = [json.loads(line) for line in log.splitlines()]
-    keys = [line.get("key") for line in lines if line["logger"] == "comln_serve.requests"]
+    keys = [line.get("key") for line in lines.of_requests()]
     assert keys[-3:-1] == [None, None], "of those that hold no valid key nothing is logged"
     assert None not in keys[:-3]
-    assert {line["key"] for line in lines if made["id"] in json.dumps(line)} == {mine["Authorization"].split("_")[1]}
+    of_it = [json.loads(line) for line in log.splitlines() if made["id"] in line]
+    assert {line["key"] for line in of_it} == {mine["Authorization"].split("_")[1]}
 
 
 def test_no_tenant_takes_all_room_for_requests_and_images(keyed: TestClient) -> None:
@@ -275,25 +258,20 @@ def test_a_request_waits_as_one_of_its_tenant(keyed: TestClient, monkeypatch: py
     headers = bearer(new_key(store_of(keyed), "acme"))
     engine = keyed.app.state.engine  # type: ignore[attr-defined]
     tenants: list[str] = []
-    submit, turn = engine._decoders.submit, engine._solves.turn
     parsing = keyed.app.state.parsing  # type: ignore[attr-defined]
-    parse = parsing.turn
 
-    def noted_submit(job: Any, *arguments: Any, **options: Any) -> Any:
-        tenants.append(job.tenant)
-        return submit(job, *arguments, **options)
+    def note(owner: Any, name: str, tenant_of: Callable[..., str]) -> None:
+        call = getattr(owner, name)
 
-    def noted_turn(check: Any, classifier: Any, tenant: str = "") -> Any:
-        tenants.append(tenant)
-        return turn(check, classifier, tenant)
+        def noted(*arguments: Any, **options: Any) -> Any:
+            tenants.append(tenant_of(*arguments))
+            return call(*arguments, **options)
 
-    def noted_parse(tenant: str) -> Any:
-        tenants.append(tenant)
-        return parse(tenant)
+        monkeypatch.setattr(owner, name, noted)
 
-    monkeypatch.setattr(parsing, "turn", noted_parse)
-    monkeypatch.setattr(engine._decoders, "submit", noted_submit)
-    monkeypatch.setattr(engine._solves, "turn", noted_turn)
+    note(parsing, "turn", lambda tenant: tenant)
+    note(engine._decoders, "submit", lambda job, *_: job.tenant)
+    note(engine._solves, "turn", lambda _check, _classifier, tenant="": tenant)
     assert keyed.post("/adapt", **adapt_form(name=NAME), headers=headers).status_code == 201
     assert keyed.post("/predict", **predict_form(RED, classifier=NAME), headers=headers).status_code == 200
     assert keyed.post(f"/classifiers/{NAME}/adapt", headers=headers).status_code == 201

@@ -2,45 +2,20 @@
 
 import base64
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from tests.support.html import Page
 from tests.support.paths import REPOSITORY
 from tests.support.programs import python
 
 GROCERIES = REPOSITORY / "examples" / "groceries"
 
 
-class Page(HTMLParser):
-    """The parts of a contact sheet.
-
-    Attributes:
-        tags: every tag with its attributes. items: the text of each photo. text: all text.
-    """
-
-    def __init__(self, source: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.items: list[str] = []
-        self.text = ""
-        self._inside = False
-        self.feed(source)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag == "li":
-            self.items.append("")
-            self._inside = True
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = self._inside and tag != "li"
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-        if self._inside:
-            self.items[-1] += data + "\n"
+def items(page: Page) -> list[str]:
+    """The text of each photo."""
+    return [item.text for item in page.all("li")]
 
 
 @pytest.fixture(scope="module")
@@ -59,21 +34,21 @@ def test_every_query_photo_is_in_the_page_once(demo: tuple[str, Page, str]) -> N
     _, page, _ = demo
     query = sorted(GROCERIES.glob("*/query/*.jpg"))
     assert len(query) == 70
-    images = [attributes for tag, attributes in page.tags if tag == "img"]
-    shown = [base64.b64decode((image["src"] or "").partition("base64,")[2]) for image in images]
+    images = [image.attributes for image in page.all("img")]
+    shown = [base64.b64decode(image["src"].partition("base64,")[2]) for image in images]
     assert sorted(shown) == sorted(path.read_bytes() for path in query)
-    assert len(page.items) == len(query)
+    assert len(items(page)) == len(query)
     for path in query:
         name = str(path.relative_to(GROCERIES))
-        assert sum(name in item.split("\n") for item in page.items) == 1, name
+        assert sum(name in item.split("\n") for item in items(page)) == 1, name
     assert all(image["alt"] for image in images)
 
 
 def test_the_accuracies_are_those_of_the_photos(demo: tuple[str, Page, str]) -> None:
     printed, page, _ = demo
-    wrong = [item for item in page.items if "Wrong" in item]
-    assert page.items[: len(wrong)] == wrong, "mistakes come first"
-    right = len(page.items) - len(wrong)
+    wrong = [item for item in items(page) if "Wrong" in item]
+    assert items(page)[: len(wrong)] == wrong, "mistakes come first"
+    right = len(items(page)) - len(wrong)
     photos, characters = re.findall(r"accuracy: (\d+)/(\d+) \((\d+)%\)", printed)
     assert photos == (str(right), "70", f"{right / 70:.0%}"[:-1])
     assert f"{right}/70" in page.text
@@ -89,13 +64,8 @@ def test_the_accuracies_are_those_of_the_photos(demo: tuple[str, Page, str]) -> 
 
 def test_the_page_loads_nothing_from_elsewhere(demo: tuple[str, Page, str]) -> None:
     _, page, source = demo
-    links = [
-        value
-        for _, attributes in page.tags
-        for name, value in attributes.items()
-        if name in {"src", "srcset", "href"} and not (value or "").startswith("data:image/jpeg;")
-    ]
-    assert links == []
-    assert not {"script", "link", "iframe"} & {tag for tag, _ in page.tags}
+    links = page.values("src", "srcset", "href")
+    assert [link for link in links if not link.startswith("data:image/jpeg;")] == []
+    assert not {"script", "link", "iframe"} & page.tags
     assert "url(" not in source
     assert "@import" not in source

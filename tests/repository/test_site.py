@@ -1,31 +1,19 @@
 """The documentation's website: built by `make site`, it needs nothing from elsewhere."""
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tests.support.html import Page
 from tests.support.paths import REPOSITORY
 from tests.support.programs import python
 
 
-class Page(HTMLParser):
-    """Attributes: loaded: addresses a browser fetches to show the page. links: addresses a reader may follow."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__()
-        self.loaded: list[str] = []
-        self.links: list[str] = []
-        self.feed(source)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        for name, value in attrs:
-            if name == "href" and tag == "a":
-                self.links.append(value or "")
-            elif name in {"src", "srcset"} or (name == "href" and tag == "link"):
-                self.loaded.append(value or "")
+def loaded_by(page: Page) -> list[str]:
+    """Addresses that a browser fetches to show a page."""
+    return [*page.values("src", "srcset"), *(link.attributes["href"] for link in page.all("link"))]
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +30,8 @@ def test_every_address_is_a_file_of_the_site(site: Path) -> None:
     documents = {path.with_suffix(".html").name for path in (REPOSITORY / "docs").glob("*.md")}
     assert documents <= {str(path.relative_to(site)) for path in pages}
     for path, page in pages.items():
-        assert not [address for address in page.loaded if urlsplit(address).scheme], path
-        for address in (*page.loaded, *page.links):
+        assert not [address for address in loaded_by(page) if urlsplit(address).scheme], path
+        for address in page.values("src", "srcset", "href"):
             parts = urlsplit(address)
             if parts.scheme or not parts.path:
                 continue
@@ -64,7 +52,7 @@ def test_notebooks_are_pages_with_their_outputs(site: Path) -> None:
     assert (site / "notebook.ipynb").read_bytes() == (REPOSITORY / "docs" / "notebook.ipynb").read_bytes()
     assert "adapt_folder" in source
     assert "84% of 50 photos" in source
-    pictures = [address for address in Page(source).loaded if address.endswith(".jpg")]
+    pictures = [address for address in loaded_by(Page(source)) if address.endswith(".jpg")]
     assert len(pictures) == 3
     assert 'href="notebook.html"' in (site / "index.html").read_text(encoding="utf-8")
 

@@ -36,6 +36,13 @@ def adapt_json(support: Support = PAIR, **options: Any) -> dict[str, Any]:
     return {"json": {"support": items, **options}}
 
 
+def adapt(client: TestClient, support: Support = PAIR, *, headers: Any = None, **options: Any) -> dict[str, Any]:
+    """The classifier that a request for it makes."""
+    answer = client.post("/adapt", headers=headers, **adapt_json(support, **options))
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
 def predict_form(*images: bytes, **options: Any) -> dict[str, Any]:
     files = [("images", ("image", data)) for data in images]
     return {"files": files, "data": {"classifier": "known", **options}}

@@ -1,10 +1,10 @@
 """The report page of a run."""
 
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from tests.support.html import Page
 from tests.trainer.runs.test_training import colour_classes, config
 from training.cli import main
 from training.errors import CheckpointError
@@ -12,40 +12,21 @@ from training.runs.fit import fit
 from training.runs.report import write_report
 
 
-class Outline(HTMLParser):
-    """Headings, number of drawings, and external resources of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.headings: list[str] = []
-        self.drawings = 0
-        self.loads: list[str] = []
-        self._in_heading = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._in_heading = tag == "h2"
-        self.drawings += tag == "svg"
-        self.loads += [v or "" for k, v in attrs if k in {"src", "href"} and v and v[0] != "#"]
-
-    def handle_data(self, data: str) -> None:
-        if self._in_heading:
-            self.headings.append(data)
-            self._in_heading = False
+def read(path: Path) -> Page:
+    return Page(path.read_text(encoding="utf-8"))
 
 
-def outline(path: Path) -> Outline:
-    found = Outline()
-    found.feed(path.read_text(encoding="utf-8"))
-    return found
+def drawings(page: Page) -> int:
+    return len(page.all("svg"))
 
 
 def test_a_run_writes_a_self_contained_page(tmp_path: Path) -> None:
     data, section = colour_classes(), {"epochs": 2, "batch_size": 16, "validate_every": 1}
     best = fit(config("prototype", pretraining=section), data, data, tmp_path, resume=False, command="fit <it>")
-    page = outline(write_report(tmp_path))
-    assert page.drawings == 5
-    assert page.loads == []
-    assert "Horizon T by update" in page.headings
+    page = read(write_report(tmp_path))
+    assert drawings(page) == 5
+    assert [address for address in page.values("src", "href") if not address.startswith("#")] == []
+    assert "Horizon T by update" in [heading.text.strip() for heading in page.all("h2")]
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "fit &lt;it&gt;" in text
     assert f"{100 * best.validation[0]['mean']:.2f} &plusmn;" in text
@@ -54,7 +35,7 @@ def test_a_run_writes_a_self_contained_page(tmp_path: Path) -> None:
 def test_without_pretraining_it_has_no_such_figures(tmp_path: Path) -> None:
     data = colour_classes()
     fit(config(), data, data, tmp_path, resume=False)
-    assert outline(write_report(tmp_path)).drawings == 3
+    assert drawings(read(write_report(tmp_path))) == 3
 
 
 def test_a_complete_run_whose_log_is_lost(tmp_path: Path) -> None:
@@ -64,8 +45,8 @@ def test_a_complete_run_whose_log_is_lost(tmp_path: Path) -> None:
     again = fit(config(), data, data, tmp_path, resume=True)
     assert (again.update, again.best) == (first.update, first.best)
     (tmp_path / "log.jsonl").unlink(missing_ok=True)
-    page = outline(write_report(tmp_path))
-    assert page.drawings == 0
+    page = read(write_report(tmp_path))
+    assert drawings(page) == 0
     assert "none: log.jsonl, of which they are made, is missing" in (tmp_path / "report.html").read_text()
 
 
