@@ -249,7 +249,9 @@ def test_what_waits_is_divided_evenly_among_threads_with_a_core_each() -> None:
     ("error", "code"),
     [(KeyError("a bug"), ErrorCode.INTERNAL), (ServiceError(ErrorCode.NOT_READY, "gone"), ErrorCode.NOT_READY)],
 )
-def test_a_batch_that_fails_fails_its_own_requests_only(bench: Bench, error: Exception, code: ErrorCode) -> None:
+def test_a_batch_that_fails_fails_its_own_requests_only(
+    bench: Bench, error: Exception, code: ErrorCode, caplog: pytest.LogCaptureFixture
+) -> None:
     bench.network.failing[1] = error
     first = bench.occupy()
     together, other = [bench.queue(value) for value in (1, 2, 3, 4)], bench.queue(5)
@@ -257,6 +259,7 @@ def test_a_batch_that_fails_fails_its_own_requests_only(bench: Bench, error: Exc
     first.result(SOON)
     for future in together:
         fails(code, future)
+    assert ("a bug" in caplog.text) == (code is ErrorCode.INTERNAL)
     np.testing.assert_array_equal(other.result(SOON), embeddings_of(5))
     np.testing.assert_array_equal(bench.send(6).result(SOON), embeddings_of(6))
 

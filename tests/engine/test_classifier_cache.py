@@ -3,7 +3,6 @@
 import json
 import tracemalloc
 from dataclasses import replace
-from datetime import UTC, datetime
 from threading import Thread
 
 import numpy as np
@@ -11,22 +10,12 @@ import numpy as np
 from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.report import Report
 from comln_serve.engine.classifiers.cache import ClassifierCache, _size
+from tests.support.classifiers import classifier as made_up
 
 
 def classifier(key: str, features: int = 1000, labels: tuple[str, ...] = ("a", "b")) -> Classifier:
-    return Classifier(
-        id=key,
-        name=None,
-        model="m",
-        embedder_sha256="0",
-        labels=labels,
-        examples=(1,) * len(labels),
-        horizon=1.0,
-        support_loss=0.0,
-        support_accuracy=1.0,
-        created_at=datetime.now(UTC),
-        W=np.zeros((len(labels), features), np.float32),
-    )
+    W = np.zeros((len(labels), features), np.float32)
+    return made_up(key, labels=labels, examples=(1,) * len(labels), W=W)
 
 
 def test_the_least_recently_used_goes_first() -> None:

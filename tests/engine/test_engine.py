@@ -55,14 +55,6 @@ def test_heavy_classification_leaves_the_event_loop_free(
     assert (threads == [current_thread()]) == light
 
 
-def test_it_learns_colours(engine: Engine) -> None:
-    adapted = engine.adapt(colour_support(), NewClassifier(name="colours")).classifier
-    assert adapted.support_accuracy == 1.0
-    queries = [image_bytes(colour, seed=99) for colour in COLOURS[:3]]
-    predicted = predict(engine, queries, "colours").probabilities
-    assert predicted.argmax(axis=1).tolist() == [0, 1, 2]
-
-
 def test_horizon_is_the_model_s_own_or_the_caller_s(engine: Engine) -> None:
     own = engine.adapt(colour_support()).classifier
     assert own.horizon == engine.models["tiny"].bundle.head.horizon

@@ -17,43 +17,9 @@ from comln_serve.engine.engine import Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode, ServiceError
 from tests.support.engines import MakeEngine, batcher_of, before_each_batch, fails, predict
 from tests.support.image_files import colour_support, image_bytes
-from tests.support.waiting import Gate, at_once, wait_until
+from tests.support.waiting import Gate, wait_until
 
 COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220)]
-
-
-def test_threads_do_not_mix_classifiers(engine: Engine) -> None:
-    """Each thread has its own classes and its own queries; alone and together agree to the bit."""
-
-    def task(thread: int) -> tuple[list[tuple[bytes, str]], list[bytes]]:
-        chosen = [COLOURS[(thread + i) % 5] for i in range(2 + thread % 3)]
-        support = [
-            (image_bytes(colour, seed=100 * thread + n), f"t{thread}-c{i}")
-            for i, colour in enumerate(chosen)
-            for n in range(1 + thread % 2)
-        ]
-        return support, [image_bytes(colour, seed=7 * thread) for colour in chosen]
-
-    def work(thread: int) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
-        support, queries = task(thread)
-        adapted = engine.adapt(support, NewClassifier(name=f"t{thread}")).classifier
-        predicted = predict(engine, queries, f"t{thread}")
-        assert predicted.classifier.id == adapted.id
-        assert predicted.classifier.labels == adapted.labels
-        return adapted.labels, adapted.W, predicted.probabilities
-
-    alone = [work(thread) for thread in range(8)]
-
-    def together(thread: int) -> None:
-        for _ in range(4):
-            labels, W, probabilities = work(thread)
-            assert labels == alone[thread][0]
-            np.testing.assert_array_equal(W, alone[thread][1])
-            np.testing.assert_array_equal(probabilities, alone[thread][2])
-
-    at_once(together, range(8))
-    assert engine.store.count() == 8 * 5
-    assert engine.images.pending == 0
 
 
 @pytest.mark.parametrize("together", [True, False])

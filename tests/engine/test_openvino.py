@@ -1,7 +1,6 @@
 """The backbone in OpenVINO: the embeddings of ONNX Runtime, refused where they are others; interruption; a server."""
 
 import logging
-import subprocess
 import sys
 import weakref
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from comln_serve.errors import StartupError
 from tests.conftest import Serve
 from tests.support import messages
 from tests.support.paths import REPOSITORY
+from tests.support.programs import python
 
 
 def images_of(bundle: Bundle, count: int) -> NDArray[np.uint8]:
@@ -143,8 +143,7 @@ def test_nothing_is_sent_anywhere(models_dir: Path) -> None:
         assert "openvino" in sys.modules
         assert seen == [], seen
     """
-    command = [sys.executable, "-c", program, models_dir / "tiny"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python("-c", program, models_dir / "tiny")
     assert done.returncode == 0, done.stderr
 
 

@@ -4,22 +4,19 @@ import tracemalloc
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from comln_serve.bundle.head import HorizonRule
-from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.report import Report
 from comln_serve.domain.support import SupportSet
-from comln_serve.engine.adapting.changes import AdaptAgain, RelabelExamples, RemoveExamples, RenameClasses
-from comln_serve.engine.classifiers.catalogue import References
-from comln_serve.engine.engine import Adapted, Caller, Engine, NewClassifier, load_models
+from comln_serve.engine.adapting.changes import RelabelExamples, RemoveExamples, RenameClasses
+from comln_serve.engine.engine import Adapted, Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.storage import Store, TenantStore
+from comln_serve.storage import TenantStore
 from tests.support.bundles import edit_manifest
 from tests.support.engines import MakeEngine, fails, predict
 from tests.support.image_files import colour_support, image_bytes
@@ -211,17 +208,6 @@ def test_versions_stay_and_can_be_rolled_back_to(engine: Engine) -> None:
     assert engine.classifiers.of().support("letters@1")[1].classes == ("red", "green", "blue")
 
 
-def test_other_servers_see_it(servers: tuple[Engine, Engine], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
-    one, other = servers
-    made = one.adapt(colour_support(2)).classifier
-    before = predict(other, QUERIES, made.id)
-    one.change(made.id, RenameClasses({"red": "Red"}))
-    after = predict(other, QUERIES, made.id)
-    assert after.classifier.labels == ("Red", "green", "blue")
-    assert after.probabilities.tobytes() == before.probabilities.tobytes()
-
-
 def test_thumbnails_stay_with_their_examples(make_engine: MakeEngine, database_url: str) -> None:
     engine = make_engine(keep_thumbnails=True, database_url=database_url)
 
@@ -273,17 +259,6 @@ def test_renamings_that_cannot_be_done_change_nothing(engine: Engine) -> None:
     assert (stored.revision, stored.labels) == (1, made.labels) == (1, examples.classes)
 
 
-def test_a_classifier_that_has_expired(settings: Settings, database_url: str) -> None:
-    now = datetime.now(UTC)
-    store = Store(database_url, clock=lambda: now)
-    engine = Engine(settings, load_models(settings), store)
-    made = engine.adapt(colour_support(1), NewClassifier(expires_in_seconds=60)).classifier
-    engine.change(made.id, RenameClasses({"red": "Red"}))
-    now += timedelta(hours=1)
-    fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: engine.change(made.id, RenameClasses({"Red": "red"})))
-    engine.close()
-
-
 def test_a_model_that_has_changed_since(make_engine: MakeEngine, models: Path) -> None:
     """New labels do not depend on it; adapting again does."""
     engine = make_engine(models_dir=models)
@@ -314,28 +289,6 @@ def test_a_tied_model_keeps_its_number_of_classes(engine: Engine) -> None:
     assert renamed.labels == ("class 0", "class 2", "class 1", "class 3", "class 4")
 
 
-def test_limit_on_versions(make_engine: MakeEngine) -> None:
-    engine = make_engine(max_classifiers=2)
-    engine.adapt(colour_support(1), NewClassifier(name="letters"))
-    unnamed = engine.adapt(colour_support(1)).classifier
-    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.change("letters", RenameClasses({"red": "Red"})))
-    assert engine.change(unnamed.id, RenameClasses({"red": "Red"})).classifier.revision == 2
-    assert engine.store.count() == 2
-
-
-@pytest.mark.parametrize("name", [None, "letters"])
-def test_renamings_at_the_same_time_lose_nothing(servers: tuple[Engine, Engine], name: str | None) -> None:
-    """Eight threads on two servers; each makes one version."""
-    made = servers[0].adapt([(image_bytes(seed=i), str(i)) for i in range(8)], NewClassifier(name=name)).classifier
-    reference = name or made.id
-    at_once(lambda i: servers[i % 2].change(reference, RenameClasses({str(i): f"class {i}"})), range(8))
-    found, examples = servers[0].classifiers.of().support(reference)
-    assert found.labels == examples.classes == tuple(f"class {i}" for i in range(8))
-    assert (found.revision, found.version) == ((9, None) if name is None else (1, 9))
-    assert found.W.tobytes() == made.W.tobytes()
-    assert servers[0].store.count() == (1 if name is None else 9)
-
-
 @pytest.mark.parametrize("name", [None, "letters"])
 def test_one_of_two_renamings_of_a_class_is_done(servers: tuple[Engine, Engine], name: str | None) -> None:
     made = servers[0].adapt(colour_support(1), NewClassifier(name=name)).classifier
@@ -351,26 +304,6 @@ def test_one_of_two_renamings_of_a_class_is_done(servers: tuple[Engine, Engine],
     assert set(at_once(rename, servers)) == {None, ErrorCode.INVALID_REQUEST}
     found = servers[1].classifiers.of().find(reference)
     assert (found.revision, found.version) == ((2, None) if name is None else (1, 2))
-
-
-def test_a_repeated_request_renames_once(engine: Engine) -> None:
-    engine.adapt(colour_support(1), NewClassifier(name="letters"))
-    caller = Caller(idempotency_key="first")
-    labels = {"red": "Red", "blue": "Blue"}
-    first = engine.change("letters", RenameClasses(labels), caller)
-    # Labels in another order are the same request, which is answered although no class has them any more.
-    repeated = engine.change("letters", RenameClasses(dict(reversed(labels.items()))), caller)
-    assert (first.replayed, repeated.replayed) == (False, True)
-    assert repeated.classifier.id == first.classifier.id == engine.classifiers.find("letters@2").id
-    for other in (
-        lambda: engine.change("letters", RenameClasses({"red": "Red"}), caller),
-        lambda: engine.change("letters", RenameClasses({**labels, "red": "blue"}), caller),
-        lambda: engine.change("letters@1", RenameClasses(labels), caller),
-        lambda: engine.change("letters", RenameClasses(labels), caller, promote=False),
-        lambda: engine.change("letters", AdaptAgain(), caller),
-    ):
-        fails(ErrorCode.IDEMPOTENCY_MISMATCH, other)
-    assert engine.store.count() == 2
 
 
 def test_the_note_of_labels_that_are_alike_is_about_the_new_ones(engine: Engine) -> None:

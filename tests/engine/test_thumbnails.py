@@ -12,7 +12,7 @@ from comln_serve.domain import support as support_module
 from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.rejected import Rejected
 from comln_serve.domain.support import SupportSet
-from comln_serve.engine.adapting.changes import RemoveExamples
+from comln_serve.engine.adapting.changes import AdaptAgain, RemoveExamples
 from comln_serve.engine.adapting.seen import Seen
 from comln_serve.engine.classifiers import housekeeping
 from comln_serve.engine.embedding import decoders
@@ -100,6 +100,7 @@ def test_gone_with_its_image_and_made_of_the_next_that_comes(
     added = engine.add_examples(reference, [*BLUE, *PAIR[:1], *PAIR[2:]]).classifier
     assert shown(added) == {"red": 6, "green": 3, "blue": 5}
     assert colour(engine.classifiers.thumbnail(reference, 6)) == "red"
+    assert shown(engine.change(reference, AdaptAgain()).classifier) == shown(added)
     without_blue = engine.change(reference, RemoveExamples([5])).classifier
     assert shown(without_blue) == {"red": 6, "green": 3}
     assert shown(engine.classifiers.find(reference)) == shown(without_blue)
