@@ -11,7 +11,7 @@ from PIL import Image
 
 from comln_serve.imaging import DEFAULT_MAX_PIXELS, open_image
 from comln_serve.imaging.boxes import announced_pixels
-from tests.imaging.test_image_formats import fails
+from tests.imaging.test_imaging import fails
 from tests.support.image_files import box, encode, png_chunk, tiff, tiff_of, with_size, with_text
 
 LIMIT = 20_000

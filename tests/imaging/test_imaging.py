@@ -50,9 +50,11 @@ def pixels(image: Image.Image) -> np.ndarray:
     return np.asarray(image).astype(int)
 
 
-def refused(data: bytes, max_pixels: int = DEFAULT_MAX_PIXELS) -> ImageError:
+def fails(data: bytes, kind: str = "invalid_image", **options: object) -> ImageError:
+    """The error of that kind with which a file is refused."""
     with pytest.raises(ImageError) as caught:
-        decode_image(data, max_pixels=max_pixels)
+        open_image(data, **options).decode()
+    assert caught.value.kind == kind
     return caught.value
 
 
@@ -64,16 +66,6 @@ def turned(upright: Image.Image, orientation: int) -> tuple[Image.Image, Image.E
     return (upright if operation is None else upright.transpose(operation)), exif
 
 
-@pytest.mark.parametrize("orientation", sorted(STORED))
-@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "WEBP"])
-def test_exif_orientation_is_applied(orientation: int, fmt: str) -> None:
-    upright, (stored, exif) = quadrants(), turned(quadrants(), orientation)
-    options = {"JPEG": {"quality": 95, "subsampling": 0}, "PNG": {}, "WEBP": {"lossless": True}}
-    decoded = decode_image(encode(stored, fmt, exif=exif, **options[fmt]))
-    assert decoded.size == upright.size
-    assert np.abs(pixels(decoded) - pixels(upright)).max() <= (12 if fmt == "JPEG" else 0)
-
-
 @pytest.mark.parametrize("exif", [b"Exif\0\0" + b"\xff" * 40, b"Exif\0\0II*\0\xff\xff\xff\x7f", b"x"])
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data:UserWarning")
 def test_corrupt_exif_does_not_matter(exif: bytes) -> None:
@@ -82,13 +74,6 @@ def test_corrupt_exif_does_not_matter(exif: bytes) -> None:
     segment = b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif
     decoded = decode_image(plain[:2] + segment + plain[2:])
     np.testing.assert_array_equal(pixels(decoded), pixels(decode_image(plain)))
-
-
-def test_orientation_out_of_range_is_ignored() -> None:
-    exif = Image.Exif()
-    exif[ORIENTATION] = 77
-    decoded = decode_image(encode(quadrants(), "PNG", exif=exif))
-    np.testing.assert_array_equal(pixels(decoded), pixels(quadrants()))
 
 
 @pytest.mark.parametrize("mode", ["CMYK", "L", "RGB"])
@@ -111,28 +96,13 @@ def test_every_jpeg_mode_becomes_rgb(mode: str) -> None:
         ("P", "BMP"),
         ("P", "GIF"),
         ("L", "GIF"),
+        ("RGB", "WEBP"),
     ],
 )
 def test_opaque_lossless_files_keep_every_pixel(mode: str, fmt: str) -> None:
     source = quadrants().convert(mode)
-    decoded = decode_image(encode(source, fmt))
+    decoded = decode_image(encode(source, fmt, **({"lossless": True} if fmt == "WEBP" else {})))
     np.testing.assert_array_equal(pixels(decoded), pixels(source.convert("RGB")))
-
-
-def test_lossless_webp_keeps_every_pixel() -> None:
-    decoded = decode_image(encode(quadrants(), "WEBP", lossless=True))
-    np.testing.assert_array_equal(pixels(decoded), pixels(quadrants()))
-
-
-@pytest.mark.parametrize("fmt", ["PNG", "WEBP"])
-def test_alpha_is_laid_over_the_background(fmt: str) -> None:
-    source = Image.new("RGBA", (3, 1))
-    source.putdata([(200, 0, 0, 255), (200, 0, 0, 0), (200, 0, 0, 128)])
-    options = {"lossless": True, "exact": True} if fmt == "WEBP" else {}
-    decoded = pixels(decode_image(encode(source, fmt, **options), background=(0, 0, 100)))
-    assert decoded[0, 0].tolist() == [200, 0, 0]
-    assert decoded[0, 1].tolist() == [0, 0, 100]
-    assert np.abs(decoded[0, 2] - [100, 0, 50]).max() <= 1
 
 
 def test_grey_with_alpha_is_laid_over_the_background() -> None:
@@ -165,14 +135,6 @@ def test_a_transparent_16_bit_grey_shows_the_background() -> None:
     data = encode(Image.fromarray(samples), "PNG", transparency=1000)
     decoded = pixels(decode_image(data, background=(7, 8, 9)))
     assert decoded.tolist() == [[[7, 8, 9], [255, 255, 255]]]
-
-
-@pytest.mark.parametrize("fmt", ["GIF", "WEBP", "PNG"])
-def test_animation_gives_its_first_frame(fmt: str) -> None:
-    frames = [Image.new("RGB", (8, 6), colour) for colour in ("red", "lime", "blue")]
-    options = {"WEBP": {"lossless": True}}.get(fmt, {})
-    data = encode(frames[0], fmt, save_all=True, append_images=frames[1:], duration=50, **options)
-    assert pixels(decode_image(data)).reshape(-1, 3).tolist() == [[255, 0, 0]] * 48
 
 
 @pytest.mark.parametrize("size", [(1, 5000), (5000, 1), (1, 1), (3, 2)])
@@ -296,24 +258,20 @@ def test_reduced_jpeg_is_the_same_picture() -> None:
 
 
 def test_an_empty_file_is_refused() -> None:
-    error = refused(b"")
-    assert error.kind == "invalid_image"
-    assert "empty" in error.message
+    assert "empty" in fails(b"").message
 
 
 @pytest.mark.parametrize(
     "data", [b"hello", b"\0" * 1000, b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"RIFF\0\0\0\0WEBP"]
 )
 def test_a_file_that_is_no_image_is_refused(data: bytes) -> None:
-    error = refused(data)
-    assert error.kind == "invalid_image"
-    assert error.detail["allowed_formats"] == list(FORMATS)
+    assert fails(data).detail["allowed_formats"] == list(FORMATS)
 
 
 @pytest.mark.parametrize("fmt", ["ICO", "PPM", "TGA", "PDF"])
 def test_formats_that_are_not_served_are_refused(fmt: str) -> None:
     """Pillow could read most of these; each is attack surface nobody asked for."""
-    assert refused(encode(quadrants(), fmt)).kind == "invalid_image"
+    fails(encode(quadrants(), fmt))
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -322,14 +280,13 @@ def test_a_truncated_image_is_refused(fmt: str, kept: float) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
     data = encode(Image.fromarray(noise), fmt)
     assert decode_image(data).size == (24, 24)
-    assert refused(data[: int(kept * len(data))]).kind == "invalid_image"
+    fails(data[: int(kept * len(data))])
 
 
 def test_pixel_limit_is_inclusive() -> None:
     data = encode(Image.new("RGB", (30, 20)), "PNG")
     assert decode_image(data, max_pixels=600).size == (30, 20)
-    error = refused(data, max_pixels=599)
-    assert error.kind == "image_too_large"
+    error = fails(data, "image_too_large", max_pixels=599)
     assert error.detail == {"received_pixels": 600, "allowed_pixels": 599}
 
 
@@ -339,10 +296,9 @@ def test_size_is_refused_before_decoding(side: int) -> None:
 
     The data behind the header is a few bytes: decoding it would be INVALID_IMAGE.
     """
-    error = refused(png_claiming(side, side))
-    assert error.kind == "image_too_large"
+    error = fails(png_claiming(side, side), "image_too_large")
     assert error.detail["allowed_pixels"] == DEFAULT_MAX_PIXELS
 
 
 def test_a_false_size_within_the_limit_is_a_corrupt_image() -> None:
-    assert refused(png_claiming(60, 60)).kind == "invalid_image"
+    fails(png_claiming(60, 60))
