@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from scipy.stats import binomtest
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, precision_score, recall_score
 
-from comln_serve.client import Client, InputError, compare
+from comln_serve.client import Client, InputError
 from comln_serve.client.evaluation import evaluation_of
 from comln_serve.client.results import Prediction, Predictions, Skipped
 from tests.client.pictures import COLOURS, class_folder
@@ -199,26 +198,6 @@ def test_images_that_the_classifier_was_adapted_to_are_named(comln: Client, shop
     }
     (plain,) = comln.predict([own / "red" / "3.png"], shop)
     assert plain.example is None, "not asked for"
-
-
-def test_two_classifiers_are_compared_on_the_images_of_classes_that_both_have(
-    comln: Client, shop: str, held_out: Path
-) -> None:
-    swapped = comln.rename_classes(shop, {"red": "green", "green": "red"}, promote=False)
-    found, other = comln.evaluate_folder(held_out, shop), comln.evaluate_folder(held_out, swapped)
-    compared = compare(found, other)
-    assert (compared.reference, compared.other, compared.judged) == (shop, "shop@2", 12)
-    assert (compared.accuracy, compared.other_accuracy) == (found.accuracy, other.accuracy)
-    right = {item.image for item in found.images if item.label != "blue" and item.right}
-    assert (set(compared.gained), compared.lost) == (right, ())
-    assert compared.chance == pytest.approx(binomtest(0, len(right)).pvalue)
-    back = compare(other, found)
-    assert (back.gained, set(back.lost), back.chance) == ((), right, compared.chance)
-    less = comln.rename_classes(shop, {"red": "pink"}, promote=False)
-    few = compare(found, comln.evaluate_folder(held_out, less, unknown=True))
-    assert (few.judged, few.gained, few.lost, few.chance) == (8, (), (), 1.0)
-    with pytest.raises(InputError, match="both are shop@1; give two classifiers"):
-        compare(found, found)
 
 
 def test_the_command_compares(run: Callable[..., Result], comln: Client, shop: str, held_out: Path) -> None:
