@@ -14,6 +14,7 @@ from comln_serve.server.serve import _CLOSE_SECONDS
 from comln_serve.storage.database import parse_url
 from tests.deployment.test_docker import PARENTS, environment_of, steps_of
 from tests.support.paths import REPOSITORY
+from tests.support.variables import VARIABLES, settings_of
 
 COMPOSE: dict[str, Any] = yaml.safe_load((REPOSITORY / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -24,10 +25,7 @@ SECTION = DOCUMENT.partition("\n## Compose\n")[2].partition("\n## ")[0]
 
 def settings() -> Settings:
     """Those of the server: the image's variables, and what the file sets."""
-    variables = {**environment_of(SERVER["build"]["target"]), **SERVER["environment"]}
-    return Settings.model_validate(
-        {name.removeprefix("COMLN_").lower(): value for name, value in variables.items() if name.startswith("COMLN_")}
-    )
+    return settings_of({**environment_of(SERVER["build"]["target"]), **SERVER["environment"]})
 
 
 def in_memory(service: dict[str, Any]) -> dict[str, dict[str, str]]:
@@ -44,7 +42,7 @@ def seconds(text: str) -> int:
 
 
 def test_the_variables_are_settings() -> None:
-    assert set(SERVER["environment"]) <= {f"COMLN_{name.upper()}" for name in Settings.model_fields}
+    assert set(SERVER["environment"]) <= VARIABLES
     assert settings().require_keys
     url = parse_url(settings().database_url)
     assert url.host in SERVICES

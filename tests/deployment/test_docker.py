@@ -25,6 +25,7 @@ from tests.support.live import live_server
 from tests.support.messages import adapt_form
 from tests.support.paths import REPOSITORY
 from tests.support.programs import python
+from tests.support.variables import VARIABLES, settings_of
 
 DOCKERFILE = REPOSITORY / "Dockerfile"
 REQUIREMENTS = REPOSITORY / "deploy" / "docker" / "requirements.py"
@@ -97,10 +98,8 @@ def test_the_dockerfile_has_a_cpu_and_a_cuda_target() -> None:
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_what_an_image_is_set_to_exists(target: str) -> None:
     environment = environment_of(target)
-    own = {name for name in environment if name.startswith("COMLN_")}
-    assert own <= {f"COMLN_{name.upper()}" for name in Settings.model_fields}
-    values = {name.removeprefix("COMLN_").lower(): environment[name] for name in own}
-    settings = Settings.model_validate(values)
+    assert {name for name in environment if name.startswith("COMLN_")} <= VARIABLES
+    settings = settings_of(environment)
     assert settings.provider == target
     assert steps_of(target, "EXPOSE") == [str(settings.port)]
     (check,) = steps_of(target, "HEALTHCHECK")
@@ -139,8 +138,7 @@ def test_the_document_names_what_there_is() -> None:
     assert set(targets) == {"cpu", "cuda"}
     variables = set(re.findall(r"COMLN_[A-Z_]+", document))
     assert variables
-    settings = {f"COMLN_{name.upper()}" for name in Settings.model_fields}
-    assert variables <= settings | {"COMLN_CONFIG"}
+    assert variables <= VARIABLES | {"COMLN_CONFIG"}
     own = set(re.findall(r"--(?:max|drain|port)[a-z-]*", document))
     assert own
     assert own <= {f"--{name.replace('_', '-')}" for name in Settings.model_fields}

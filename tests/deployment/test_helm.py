@@ -14,6 +14,7 @@ from comln_serve.server.serve import _CLOSE_SECONDS
 from tests.deployment.test_kubernetes import FOLDER, VERSIONS
 from tests.support.paths import REPOSITORY
 from tests.support.tools import tool
+from tests.support.variables import settings_of
 
 CHART = REPOSITORY / "deploy" / "helm" / "comln-serve"
 # What only the chart has: labels so that releases share a namespace, and the mark that keeps the volume.
@@ -107,7 +108,7 @@ def test_values_reach_the_objects() -> None:
     assert variables["COMLN_REQUIRE_KEYS"] == "true"
     assert variables["COMLN_ALLOWED_HOSTS"] == "comln.example.com,comln.example.org"
     assert variables["COMLN_MAX_IMAGES"] == "100"
-    Settings.model_validate({name.removeprefix("COMLN_").lower(): value for name, value in variables.items()})
+    settings_of(variables)
     (mount,) = [item for item in own["volumeMounts"] if item["name"] == "models"]
     assert mount == {"name": "models", "mountPath": "/models", "readOnly": True}
     claim = {"claimName": "bundles", "readOnly": True}

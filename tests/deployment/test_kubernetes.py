@@ -14,6 +14,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.server.serve import _CLOSE_SECONDS
 from tests.deployment.test_docker import environment_of, steps_of
 from tests.support.paths import REPOSITORY
+from tests.support.variables import VARIABLES, settings_of
 
 FOLDER = REPOSITORY / "deploy" / "kubernetes"
 VERSIONS = ("1.29.0", "1.37.0")
@@ -185,8 +186,8 @@ def test_the_pod_is_that_of_the_image() -> None:
 
 def test_settings_exist_and_the_pod_is_given_time_to_drain() -> None:
     values = {item["name"]: item["value"] for item in CONTAINER["env"]}
-    assert set(values) <= {f"COMLN_{name.upper()}" for name in Settings.model_fields}
-    settings = Settings.model_validate({name.removeprefix("COMLN_").lower(): value for name, value in values.items()})
+    assert set(values) <= VARIABLES
+    settings = settings_of(values)
     needed = settings.drain_delay_seconds + settings.drain_seconds + _CLOSE_SECONDS
     assert POD["terminationGracePeriodSeconds"] >= needed
     # The endpoint is gone before the door closes.

@@ -18,9 +18,9 @@ from tests.support.image_files import colour_support
 from tests.support.live import free_port, running
 from tests.support.messages import RED, adapt_form, predict_form
 from tests.support.paths import REPOSITORY
+from tests.support.variables import VARIABLES, settings_of
 
 FOLDER = REPOSITORY / "deploy" / "systemd"
-VARIABLES = {f"COMLN_{name.upper()}" for name in Settings.model_fields}
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
@@ -59,8 +59,7 @@ def environment() -> dict[str, str]:
 
 
 def settings() -> Settings:
-    own = {name: value for name, value in environment().items() if name.startswith("COMLN_")}
-    return Settings.model_validate({name.removeprefix("COMLN_").lower(): value for name, value in own.items()})
+    return settings_of(environment())
 
 
 def installed(folder: Path, text: str | None = None) -> Path:
