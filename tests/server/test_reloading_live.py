@@ -30,8 +30,7 @@ QUERY = image_bytes((220, 30, 30), seed=5)
 
 
 def messages(server: LiveServer, logger: str) -> list[str]:
-    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
-    return [line["message"] for line in lines if line["logger"] == logger]
+    return [line["message"] for line in server.lines(logger)]
 
 
 def exchange(folder: Path, bundle: Path) -> None:

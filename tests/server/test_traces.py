@@ -1,7 +1,6 @@
 """Traces of real requests, as an OTLP collector receives them from the server."""
 
 import gzip
-import json
 import os
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.errors import StartupError
 from tests.support import http
 from tests.support.image_files import colour_support, image_bytes
-from tests.support.live import LiveServer, free_port, live_server
+from tests.support.live import free_port, live_server
 from tests.support.messages import adapt_form, predict_form
 
 pytestmark = pytest.mark.slow
@@ -100,11 +99,6 @@ def attributes_of(span: Any) -> dict[str, Any]:
     return {item.key: item.value.string_value or item.value.int_value for item in span.attributes}
 
 
-def lines_of(server: LiveServer) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
-    return [line for line in lines if line["logger"] == "comln_serve.requests"]
-
-
 @pytest.mark.parametrize("by", ["setting", "variable"])
 def test_a_collector_gets_a_span_a_request_with_its_stages(by: str, models_dir: Path, tmp_path: Path) -> None:
     with collector() as received:
@@ -125,7 +119,7 @@ def test_a_collector_gets_a_span_a_request_with_its_stages(by: str, models_dir: 
             form = predict_form(image_bytes())
             assert http.post(f"{server.url}/predict", headers=unsampled, **form).is_success
         assert server.process.returncode == 0
-    lines = [line for line in lines_of(server) if line["route"] != "/health/ready"]
+    lines = [line for line in server.lines("comln_serve.requests") if line["route"] != "/health/ready"]
     assert received.paths == {"/v1/traces"}
     assert (adapt.trace_id.hex(), adapt.parent_span_id.hex()) == (TRACE, PARENT)
     assert adapt.kind == Span.SPAN_KIND_SERVER
@@ -176,7 +170,7 @@ def test_requests_succeed_while_the_collector_is_down(models_dir: Path, tmp_path
             assert http.post(f"{server.url}/predict", **form).status_code == 200
         server.process.terminate()
         assert server.process.wait(timeout=30) == 0
-    statuses = {line["status"] for line in lines_of(server) if line["method"] == "POST"}
+    statuses = {line["status"] for line in server.lines("comln_serve.requests") if line["method"] == "POST"}
     assert statuses == {200, 201}
 
 

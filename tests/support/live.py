@@ -1,6 +1,7 @@
 """The real server as a process of its own, for tests that need one."""
 
 import contextlib
+import json
 import secrets
 import ssl
 import subprocess
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
+from typing import Any
 
 import httpx2
 
@@ -26,6 +28,11 @@ class LiveServer:
     process: "subprocess.Popen[bytes]"
     url: str
     log: Path
+
+    def lines(self, logger: str) -> list[dict[str, Any]]:
+        """What one of its loggers has logged."""
+        lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["logger"] == logger]
 
 
 def free_port() -> int:

@@ -1,6 +1,5 @@
 """What tests of the page share: questions to its server, to the log and to the page as it is shown."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,7 @@ def adapt_with(server: LiveServer, colours: Colours, key: str = "", **fields: st
 
 def requests_of(server: LiveServer, route: str) -> list[dict[str, Any]]:
     """The server's log lines about a route."""
-    lines = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
-    return [line for line in lines if line.get("route") == route]
+    return [line for line in server.lines("comln_serve.requests") if line["route"] == route]
 
 
 def violations(visitor: Visitor) -> list[str]:
