@@ -1,15 +1,12 @@
-"""A server process that requires keys, and what its OpenAPI document says of them."""
+"""A server process that requires keys."""
 
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import schemathesis
-from fastapi.testclient import TestClient
 from hypothesis import strategies as st
 
 from tests.support import http
@@ -18,8 +15,8 @@ from tests.support.keyed import bearer
 from tests.support.live import LiveServer, live_server
 from tests.support.messages import adapt_form
 from tests.support.programs import python
+from tests.support.sockets import connect
 
-ERRORS = {"401": "unauthorized", "403": "forbidden", "429": "rate_limited"}
 PUBLIC = {("GET", prefix + path) for prefix in ("", "/v2") for path in ("/health/live", "/health/ready")}
 
 
@@ -67,46 +64,9 @@ def test_a_key_opens_the_server_that_runs(server: LiveServer, admin: dict[str, s
 
 
 def test_a_request_without_a_key_is_answered_before_its_body(server: LiveServer) -> None:
-    url = urlsplit(server.url)
-    with socket.create_connection((url.hostname or "", url.port or 0), timeout=30) as connection:
-        connection.sendall(
-            b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
-            b"Content-Type: application/json\r\n\r\n"
-        )
+    head = b"POST /adapt HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
+    with connect(server, head + b"Content-Type: application/json\r\n\r\n") as connection:
         assert connection.recv(65536).startswith(b"HTTP/1.1 401 ")
-
-
-def test_the_document_tells_of_keys(server: LiveServer) -> None:
-    document = http.get(f"{server.url}/openapi.json").json()
-    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
-    operations = {
-        (method.upper(), path): operation
-        for path, methods in document["paths"].items()
-        for method, operation in methods.items()
-    }
-    assert set(operations) == set(OPERATIONS)
-    for route, operation in operations.items():
-        needs_a_key = route not in PUBLIC
-        assert ("security" in operation) == needs_a_key
-        for status, code in ERRORS.items():
-            said = operation["responses"].get(status, {}).get("description", "").split(", ")
-            assert (code in said) == needs_a_key, (route, status)
-        assert list(operation["responses"]) == sorted(operation["responses"])
-    adapting = operations["POST", "/adapt"]
-    assert adapting["security"] == [{"key": ["adapt"]}, {"key": ["admin"]}]
-    assert adapting["responses"]["429"]["description"] == "overloaded, rate_limited"
-    assert http.get(f"{server.url}/openapi.json").json() == document
-    assert "rate_limited" in http.get(f"{server.url}/docs").text
-
-
-def test_the_document_tells_of_no_keys_where_none_are_required(client: TestClient) -> None:
-    document = client.get("/openapi.json").json()
-    assert "securitySchemes" not in document["components"]
-    for methods in document["paths"].values():
-        for operation in methods.values():
-            assert "security" not in operation
-            assert "401" not in operation["responses"]
-            assert "forbidden" not in str(operation["responses"].get("403"))
 
 
 @pytest.fixture(scope="module")

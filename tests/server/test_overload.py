@@ -18,7 +18,7 @@ from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import database
 from tests.support import http
-from tests.support.engines import MakeEngine, before_each_batch
+from tests.support.engines import MakeEngine
 from tests.support.image_files import image_bytes
 from tests.support.messages import adapt_form, check_error, predict_form, predict_json
 from tests.support.serving import Held, served
@@ -127,28 +127,6 @@ def test_images_of_every_kind_of_request_count_the_same(
         assert send_two(url, kind).is_success
 
 
-def test_requests_beyond_the_limit_are_429(make_engine: MakeEngine) -> None:
-    """Also those that bring no images count while they are worked on."""
-    engine = make_engine(max_pending_requests=3, max_queue_seconds=300.0)
-    held = Held(engine)
-    with served(engine) as url:
-        http.post(f"{url}/adapt", **adapt_form(name="known")).raise_for_status()
-        more = http.post(f"{url}/classifiers/known/examples", **adapt_form()).json()
-        held.hold()
-        with ThreadPoolExecutor(3) as pool:
-            try:
-                tasks = [pool.submit(send_two, url, kind) for kind in TRAFFIC]
-                wait_until(lambda: engine.images.pending == 6)
-                example = f"{url}/classifiers/known/examples/1"
-                answers = [http.delete(example), *(send_two(url, kind) for kind in TRAFFIC)]
-            finally:
-                held.release()
-            assert all(task.result().is_success for task in tasks)
-        for answer in answers:
-            assert check_error(answer, ErrorCode.OVERLOADED)["detail"]["limit"] == 3
-        assert http.delete(f"{url}/classifiers/{more['id']}/examples/1").is_success
-
-
 @pytest.mark.slow
 def test_lasting_overload_gets_200_and_429_only(small: tuple[str, Engine, Held]) -> None:
     """Ten times as many clients as fit, each trying again at once: nothing but 200 and 429."""
@@ -196,26 +174,6 @@ def test_clients_that_leave_are_dropped_before_they_are_embedded(small: tuple[st
     assert held.batches == [1] * held.threads
     listed = http.get(f"{url}/classifiers").json()["classifiers"]
     assert [item["name"] for item in listed] == ["known"]
-
-
-def test_a_batch_that_fails_is_a_500_for_its_own_requests(
-    small: tuple[str, Engine, Held], caplog: pytest.LogCaptureFixture
-) -> None:
-    url, engine, held = small
-    broken = [True]
-
-    def fails(_: int) -> None:
-        if broken:
-            raise RuntimeError("made up")
-
-    before_each_batch(engine, fails)
-    answer = predict(url)
-    error = check_error(answer, ErrorCode.INTERNAL)
-    assert "made up" not in error["message"]
-    assert "made up" in caplog.text
-    broken.clear()
-    assert predict(url).status_code == 200
-    assert held.batches[-1] == 1
 
 
 @pytest.mark.parametrize(

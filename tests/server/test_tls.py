@@ -1,9 +1,8 @@
 """https by a certificate made here, with a real client that checks it."""
 
 import shutil
-import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx2
@@ -13,8 +12,9 @@ import trustme
 from comln_serve.cli import main
 from comln_serve.client import Client, NoAnswerError
 from tests.support.image_files import colour_support
-from tests.support.live import live_server
+from tests.support.live import LiveServer, live_server
 from tests.support.messages import adapt_form, predict_form
+from tests.support.sockets import connect
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def files(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Fi
     return certificate, key
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def trusting(authority: trustme.CA) -> ssl.SSLContext:
     """What a client takes that trusts the authority."""
     context = ssl.create_default_context()
@@ -52,26 +52,34 @@ def flags(files: Files) -> tuple[str, ...]:
     return "--tls-certificate", certificate, "--tls-key", key
 
 
-def test_https_is_served_with_the_certificate(
-    models_dir: Path, tmp_path: Path, files: Files, trusting: ssl.SSLContext
-) -> None:
-    with (
-        live_server(models_dir, tmp_path, *flags(files), verify=trusting) as server,
-        httpx2.Client(verify=trusting, base_url=server.url) as client,
-    ):
-        assert server.url.startswith("https://")
-        assert client.post("/adapt", **adapt_form(colour_support(), name="known")).is_success
-        assert client.post("/predict", **predict_form(colour_support()[0][0])).is_success
-        with pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-            httpx2.get(f"{server.url}/health/live")
-        with pytest.raises(httpx2.TransportError):
-            httpx2.get(f"{server.url.replace('https', 'http')}/health/live")
-        with pytest.raises(NoAnswerError, match="cannot be trusted: unable to get local issuer certificate"):
-            Client(server.url).live()
-        with pytest.raises(NoAnswerError, match=f"ended the connection .* try {server.url}"):
-            Client(server.url.replace("https", "http")).live()
-        assert client.get("/health/ready").status_code == 200
+@pytest.fixture(scope="module")
+def server(
+    models_dir: Path, files: Files, trusting: ssl.SSLContext, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveServer]:
+    with live_server(models_dir, tmp_path_factory.mktemp("server"), *flags(files), verify=trusting) as server:
+        yield server
     assert "Traceback" not in server.log.read_text()
+
+
+@pytest.fixture
+def client(server: LiveServer, trusting: ssl.SSLContext) -> Iterator[httpx2.Client]:
+    with httpx2.Client(verify=trusting, base_url=server.url) as client:
+        yield client
+
+
+def test_https_is_served_with_the_certificate(server: LiveServer, client: httpx2.Client) -> None:
+    assert server.url.startswith("https://")
+    assert client.post("/adapt", **adapt_form(colour_support(), name="known")).is_success
+    assert client.post("/predict", **predict_form(colour_support()[0][0])).is_success
+    with pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        httpx2.get(f"{server.url}/health/live")
+    with pytest.raises(httpx2.TransportError):
+        httpx2.get(f"{server.url.replace('https', 'http')}/health/live")
+    with pytest.raises(NoAnswerError, match="cannot be trusted: unable to get local issuer certificate"):
+        Client(server.url).live()
+    with pytest.raises(NoAnswerError, match=f"ended the connection .* try {server.url}"):
+        Client(server.url.replace("https", "http")).live()
+    assert client.get("/health/ready").status_code == 200
 
 
 def test_a_renewed_certificate_is_served_without_a_restart(
@@ -98,25 +106,17 @@ HSTS = "strict-transport-security"
 
 
 def test_https_answers_carry_strict_transport_security(
-    models_dir: Path, tmp_path: Path, files: Files, trusting: ssl.SSLContext
+    server: LiveServer, client: httpx2.Client, trusting: ssl.SSLContext
 ) -> None:
-    with (
-        live_server(models_dir, tmp_path, *flags(files), verify=trusting) as server,
-        httpx2.Client(verify=trusting, base_url=server.url) as client,
-    ):
-        for path, status in [("/health/live", 200), ("/docs", 200), ("/x", 404), ("/adapt", 405)]:
-            answer = client.get(path)
-            assert answer.status_code == status
-            assert answer.headers.get_list(HSTS) == ["max-age=31536000"]
-        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
-        with (
-            socket.create_connection(address, timeout=10) as plain,
-            trusting.wrap_socket(plain, server_hostname=address[0]) as connection,
-        ):
-            connection.sendall(b"no HTTP\r\n\r\n")
-            received = connection.makefile("rb").read().lower()
-        assert received.startswith(b"http/1.1 400")
-        assert received.count(b"strict-transport-security: max-age=31536000\r\n") == 1
+    for path, status in [("/health/live", 200), ("/docs", 200), ("/x", 404), ("/adapt", 405)]:
+        answer = client.get(path)
+        assert answer.status_code == status
+        assert answer.headers.get_list(HSTS) == ["max-age=31536000"]
+    with trusting.wrap_socket(connect(server), server_hostname="127.0.0.1") as connection:
+        connection.sendall(b"no HTTP\r\n\r\n")
+        received = connection.makefile("rb").read().lower()
+    assert received.startswith(b"http/1.1 400")
+    assert received.count(b"strict-transport-security: max-age=31536000\r\n") == 1
 
 
 def test_http_answers_carry_no_strict_transport_security(models_dir: Path, tmp_path: Path) -> None:
