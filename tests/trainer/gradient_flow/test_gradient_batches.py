@@ -9,7 +9,7 @@ from torch import Tensor
 
 from benchmarks.gradient_error import INPUTS, Task, clustered_task
 from comln_serve.flow import FlowError
-from tests.support.numerics import TIGHT, all_close, both_methods, close, small_task
+from tests.support.numerics import both_methods, close, small_task
 from training.gradient_flow import Method, gradient_flow, transfers
 
 
@@ -122,22 +122,3 @@ def test_pack_and_unpack_are_inverse(batch: int) -> None:
     for table, arrived in zip(tables, transfers.unpack(packed, tables), strict=True):
         assert arrived.shape == table.shape
         assert torch.equal(arrived, table)
-
-
-@both_methods
-@pytest.mark.parametrize("lam", [0.0, 0.1])
-def test_padding_rows_get_no_gradient_and_change_none(method: Method, lam: float) -> None:
-    """Rows of weight 0, as in batches of tasks of unequal size."""
-    task = small_task(lam=lam)
-    rng = np.random.default_rng(1)
-    padded = replace(
-        task,
-        phi=np.vstack([task.phi, rng.normal(size=(2, 8))]),
-        Y=np.vstack([task.Y, np.eye(3)[:2]]),
-        weights=np.append(task.weights, [0.0, 0.0]),
-    )
-    gradients, expected = (x.gradients(method, **TIGHT) for x in (padded, task))
-    assert not gradients["phi"][6:].any()
-    for name in ("phi", "weights"):
-        gradients[name] = gradients[name][:6]
-    all_close(task, gradients, expected, 1e-6)

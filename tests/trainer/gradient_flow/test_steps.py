@@ -80,20 +80,19 @@ def test_euler_is_unrolled_gradient_descent(method: Method, d: int, lam: float, 
 
 
 @both_methods
-def test_euler_is_gradient_descent_where_embeddings_are_large(method: Method) -> None:
-    """One-hot labels of five classes, 200 steps well below the limit of stability."""
-    task = clustered_task(5, 2, 4.0)
-    expected = autograd_gradients(task, gradient_descent, step_size=0.02)
-    actual = task.gradients(method, solver="euler", step_size=0.02)
-    all_close(task, actual, expected, 1e-11)
-
-
-@both_methods
-def test_euler_still_moves_where_the_flow_is_at_rest(method: Method) -> None:
-    """With step_size lam = 1.9 a step multiplies a deviation by -0.9: a twentieth is left after 63 / lam."""
-    task = small_task(T=63.0, lam=1.0)
-    expected = autograd_gradients(task, gradient_descent, step_size=1.9)
-    all_close(task, task.gradients(method, solver="euler", step_size=1.9), expected, 1e-11)
+@pytest.mark.parametrize(
+    ("task", "step_size"),
+    [
+        # One-hot labels of five classes, 200 steps well below the limit of stability.
+        (clustered_task(5, 2, 4.0), 0.02),
+        # A step multiplies a deviation by 1 - step_size lam = -0.9: a twentieth is left after 63 / lam.
+        (small_task(T=63.0, lam=1.0), 1.9),
+    ],
+    ids=["large embeddings", "flow at rest"],
+)
+def test_euler_is_gradient_descent_on_other_flows(method: Method, task: Task, step_size: float) -> None:
+    expected = autograd_gradients(task, gradient_descent, step_size=step_size)
+    all_close(task, task.gradients(method, solver="euler", step_size=step_size), expected, 1e-11)
 
 
 @both_methods
