@@ -20,7 +20,6 @@ from tests.support.image_files import colour_support
 from tests.support.live import LiveServer, live_server
 from tests.support.messages import GREEN, RED, adapt_form, predict_form
 from tests.support.paths import REPOSITORY
-from tests.support.programs import python
 
 pytestmark = pytest.mark.slow
 
@@ -160,13 +159,6 @@ def test_a_postgresql_database_is_dumped_under_load_and_restored(
         adapt(server, "new", 1)
 
 
-def stamp(file: Path, *statements: str) -> None:
-    with closing(connect(file)) as database:
-        for statement in statements:
-            database.execute(statement)
-        database.commit()
-
-
 def test_a_database_of_the_release_before_is_upgraded(models_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / FILE
     url = f"sqlite:///{file}"
@@ -175,27 +167,12 @@ def test_a_database_of_the_release_before_is_upgraded(models_dir: Path, tmp_path
     run(COMMANDS["python3"], tmp_path)
     # What migration 0012 did, undone.
     assert NEWEST == "0012", "undo the newest migration here"
-    stamp(file, "ALTER TABLE api_keys DROP COLUMN used_at", "UPDATE comln_schema SET version_num = '0011'")
+    with closing(connect(file)) as database:
+        database.execute("ALTER TABLE api_keys DROP COLUMN used_at")
+        database.execute("UPDATE comln_schema SET version_num = '0011'")
+        database.commit()
     with live_server(models_dir, tmp_path, database_url=url) as server:
         assert predictions(server) == before
         adapt(server, "new", 1)
     with closing(connect(file)) as upgraded:
         assert upgraded.execute("SELECT version_num FROM comln_schema").fetchall() == [(NEWEST,)]
-
-
-def test_going_back_needs_the_copy(models_dir: Path, tmp_path: Path) -> None:
-    """A later release's database is refused and left as it is; the copy from before is taken."""
-    file = tmp_path / FILE
-    url = f"sqlite:///{file}"
-    with live_server(models_dir, tmp_path, database_url=url) as server:
-        before = make_classifiers(server)
-    run(COMMANDS["python3"], tmp_path)
-    stamp(file, "UPDATE comln_schema SET version_num = '9999'")
-    upgraded = file.read_bytes()
-    refused = python("-m", "comln_serve.cli", "--models-dir", models_dir, "--database-url", url, "--port", 0)
-    assert refused.returncode == 2
-    assert "has schema version 9999; this release knows up to" in refused.stderr
-    assert file.read_bytes() == upgraded
-    run(RESTORE, tmp_path)
-    with live_server(models_dir, tmp_path, database_url=url) as server:
-        assert predictions(server) == before
