@@ -351,7 +351,7 @@ def test_results_have_fields_of_the_server(client: TestClient) -> None:
         results.HorizonChoice: "HorizonChoice",
         results.HorizonCandidate: "HorizonCandidate",
         results.Predictions: "PredictResponse",
-        results.Prediction: "JudgedPrediction",
+        results.Prediction: "Prediction",
         results.ClassProbability: "ClassProbability",
         results.ModelsReloaded: "ModelsReloaded",
         results.ClassifierPage: "ClassifierPage",

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import process_time
 
 import httpx2
 import pytest
@@ -85,9 +84,7 @@ def test_the_probability_of_a_difference_by_chance(gained: int, lost: int) -> No
     numbers = range(gained + lost + 1)  # one image that both get right
     one = evaluation("a@1", [judged(n, right=n <= gained) for n in numbers])
     other = evaluation("b@1", [judged(n, right=n == 0 or n > gained) for n in numbers])
-    start = process_time()
     found = compare(one, other)
-    assert process_time() - start < 2  # takes milliseconds
     assert (len(found.gained), len(found.lost)) == (gained, lost)
     expected = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
     assert found.chance == pytest.approx(expected, rel=1e-9, abs=1e-300)

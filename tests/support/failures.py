@@ -93,9 +93,9 @@ def on_limits() -> Iterator[Failure]:
         yield Failure("declared only", code, lie, path, detail={"received_bytes": MAX_BODY + 1})
 
 
-def in_pieces(data: bytes) -> Iterator[bytes]:
+def in_pieces(data: bytes) -> list[bytes]:
     """Sent without a Content-Length."""
-    return (data[i : i + 10_000] for i in range(0, len(data), 10_000))
+    return [data[i : i + 10_000] for i in range(0, len(data), 10_000)]
 
 
 def on_labels() -> Iterator[Failure]:
