@@ -12,7 +12,8 @@ from comln_serve.domain.words import listed
 # the patterns it has seen, and one made of 500 labels takes 10 MB.
 _LITERAL = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 
-_ALIKE = "Labels that differ only in case or blanks are different classes: "
+# Begins the note, as of reports that are stored already.
+_ALIKE = "Labels that differ only in case"
 
 
 class _Part(BaseModel):
@@ -122,9 +123,21 @@ class Report(_Part):
 
 
 def note_of_alike(labels: Sequence[str]) -> list[str]:
-    """A note of the labels that differ only in case or in blanks; none if there are no such."""
+    """A note of the labels that differ only in case, in blanks or in how letters are encoded; none if there are none.
+
+    Those that look the same, such as an accent within a letter and after it, are quoted by their code points.
+    """
     groups: dict[str, list[str]] = {}
     for label in labels:
-        groups.setdefault("".join(normalize("NFKC", label).casefold().split()), []).append(repr(label))
-    alike = [listed(group, " and ") for group in groups.values() if len(group) > 1]
-    return [f"{_ALIKE}{listed(alike, '; ')}. Rename one to make them one class."] if alike else []
+        groups.setdefault("".join(normalize("NFKC", label).casefold().split()), []).append(label)
+    alike = [
+        listed([ascii(one) if _looks_like_another(one, group) else repr(one) for one in group], " and ")
+        for group in groups.values()
+        if len(group) > 1
+    ]
+    what = f"{_ALIKE}, blanks or the encoding of letters are different classes"
+    return [f"{what}: {listed(alike, '; ')}. Rename one to make them one class."] if alike else []
+
+
+def _looks_like_another(label: str, others: Sequence[str]) -> bool:
+    return any(label != other and normalize("NFC", label) == normalize("NFC", other) for other in others)

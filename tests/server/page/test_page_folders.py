@@ -146,7 +146,7 @@ def test_labels_that_are_nearly_the_same_are_named(visitor: Visitor, colours: Co
     assert "kiwi" not in said
     assert violations(visitor) == []
     visitor.make()
-    assert "differ only in case or blanks are different classes" in visitor.text("#notes")
+    assert "differ only in case, blanks or the encoding of letters are different classes" in visitor.text("#notes")
     visitor.step("images")
     for label in ("banana", "le mon"):
         visitor.write(f"[aria-label='Class {label}'] input.label", f"another {label}")
