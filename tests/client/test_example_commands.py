@@ -111,6 +111,8 @@ def test_changes_are_compared_with_what_the_name_stood_for(run: Run, comln: Clie
     lines = lines_of(run("examples", "rm", "shop", 2, 5, 8, "--no-promote"))
     assert "classes that are gone: green" in lines
     assert not any("to go back" in line for line in lines)
+    promote = "comln classifiers promote shop@6"
+    assert f"shop stands for shop@1 as before; to let it stand for this version: {promote}" in lines
 
 
 def test_changes_in_place_are_compared_with_the_revision_before(run: Run, comln: Client, tmp_path: Path) -> None:
@@ -256,7 +258,9 @@ def test_the_way_back_is_shown_where_the_accuracy_fell() -> None:
     ]
     for accuracy in (0.95, 0.9499999, 0.96, None):
         assert len(changed(before, a_classifier(2, accuracy, "a", "b"), {})) == 1
-    assert len(changed(before, replace(a_classifier(2, 0.9, "a", "b"), promoted=False), {})) == 1
+    assert changed(before, replace(a_classifier(2, 0.9, "a", "b"), promoted=False), {})[1:] == [
+        "shop stands for shop@1 as before; to let it stand for this version: comln classifiers promote shop@2"
+    ]
     assert changed(a_classifier(1, None, "a", "b"), a_classifier(2, 0.5, "b", *"cdefghi", "\n"), {}) == [
         "compared with shop@1: expected accuracy not known -> 50.0 %, classes 2 -> 9, images 20 -> 90",
         r"new classes: c, d, e, f, g and 3 more; classes that are gone: a",

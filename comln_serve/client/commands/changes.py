@@ -80,6 +80,9 @@ def changed(
     known = _known(made, added)
     if known and 2 * known >= len(added):
         lines.append(f"{known} of {len(added)} images are in it already, or nearly the same photos are")
+    if made.name is not None and not made.promoted:
+        promote = command_line("classifiers promote", made.reference)
+        lines.append(shown(f"{made.name} stands for {name} as before; to let it stand for this version: {promote}"))
     fell = old is not None and new is not None and _text(new) != _text(old) and new < old
     if made.name is not None and made.promoted and not replaced and (anew or fell or known == len(added) > 0):
         lines.append(shown(f"to go back to {name}: {command_line('classifiers rollback', made.name)}"))
