@@ -43,7 +43,7 @@ def read_class_folders(
     Raises:
         InputError: no such folder, no class in it, a class folder without an image, or parts of a data set.
     """
-    root = _folder(folder)
+    root = existing_folder(folder)
     skipped: list[Skipped] = []
     classes: dict[str, list[Path]] = {}
     loose: list[Path] = []
@@ -81,12 +81,26 @@ def read_folder(folder: Folder) -> tuple[list[Path], tuple[Skipped, ...]]:
     Raises:
         InputError: no such folder, or no image in it.
     """
-    root = _folder(folder)
+    root = existing_folder(folder)
     files = [path for _, inside, _ in _walk(root) for path in inside]
     images = [path for path in files if _is_image(path)]
     if not images:
         raise InputError(f"{root}: there is no image in it, of those ending in {', '.join(SUFFIXES)}")
     return images, tuple(_others(files))
+
+
+def existing_folder(folder: Folder) -> Path:
+    """The path of a folder.
+
+    Raises:
+        InputError: it is none, or not there.
+    """
+    root = Path(folder)
+    if root.is_dir():
+        return root
+    if not os.path.lexists(root):
+        raise InputError(f"{root}: there is no such folder")
+    raise InputError(f"{root}: is a file, not a folder; unpack an archive, and give the folder that was in it")
 
 
 def in_turns(groups: Iterable[Sequence[_T]]) -> list[_T]:
@@ -111,13 +125,6 @@ def _is_image(path: Path) -> bool:
 
 def _is_named_as_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
-
-
-def _folder(folder: Folder) -> Path:
-    root = Path(folder)
-    if not root.is_dir():
-        raise InputError(f"{root}: {'is a file, not a folder' if root.exists() else 'there is no such folder'}")
-    return root
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, list[Path], bool]]:

@@ -181,6 +181,8 @@ def _file(name: str, data: bytes, max_side: int | None, formats: Collection[str]
     except UnidentifiedImageError:
         if data[4:8] == b"ftyp":
             return data  # HEIC, which Pillow does not read without a plugin; the server may
+        if data.startswith(b"PK\3\4"):
+            raise BadImageError(name, "is a ZIP archive; unpack it, and give the images in it") from None
         raise BadImageError(name, f"is no image: it begins with {data[:8]!r}" if data else "is empty") from None
     except Exception as error:  # of many types, as Pillow's readers meet damaged files
         raise BadImageError(name, f"is damaged or too large: {error}") from error

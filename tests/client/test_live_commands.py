@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,7 +29,10 @@ def url(models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return class_folder(tmp_path_factory.mktemp("images") / "photos", each=3)
+    """A folder of class folders, with a ZIP archive of it beside it."""
+    folder = class_folder(tmp_path_factory.mktemp("images") / "photos", each=3)
+    shutil.make_archive(str(folder), "zip", folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +104,10 @@ except BaseException:
     ("arguments", "status", "said"),
     [
         (["adapt"], 2, "Missing argument 'DIR'"),
-        (["adapt", "/none"], 2, "Directory '/none' does not exist"),
+        (["adapt", "/none"], 2, "/none: there is no such folder"),
+        (["adapt", "{photos}.zip"], 2, "photos.zip: is a file, not a folder; unpack an archive, and give the folder"),
+        (["evaluate", "{photos}.zip", "--classifier", "shop"], 2, "photos.zip: is a file, not a folder; unpack"),
+        (["predict", "{photos}.zip", "--classifier", "shop"], 2, "photos.zip: is a ZIP archive; unpack it"),
         (["predict", "/none", "--classifier", "x"], 2, "'/none' does not exist"),
         (["predict", "{photos}"], 2, "Missing option '--classifier'"),
         (["predict", "{photos}", "--classifier", "none"], 1, "There is no classifier 'none'"),

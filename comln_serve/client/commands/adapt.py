@@ -13,10 +13,20 @@ from comln_serve.client.commands.connection import OnceCommand, Output, connecte
 from comln_serve.client.commands.hints import command_line
 from comln_serve.client.commands.tables import described, left_out
 from comln_serve.client.errors import InputError
+from comln_serve.client.folders import existing_folder
 from comln_serve.client.making import Horizon
 from comln_serve.client.results import Adapted
 
-FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+class _Folder(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return existing_folder(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+
+FOLDER = _Folder(file_okay=False, path_type=Path)
 ON_BAD = click.option(
     "--on-bad",
     type=click.Choice(["skip", "raise"]),
