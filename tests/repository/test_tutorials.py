@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.support.live import live_server
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 MODELS = REPOSITORY / "models"
 ADDRESS = "http://localhost:8000"
+OTHER_ADDRESS = "http://localhost:8001"
 
 # Processors round the floating-point layers of an 8-bit network differently.
 BETWEEN_CPUS = 0.015
@@ -101,17 +103,53 @@ def test_photos_of_a_shop(checkout: Path, tmp_path: Path) -> None:
 
 def test_your_own_onnx_model(checkout: Path, tmp_path: Path) -> None:
     text = document("tutorial-onnx.md")
-    wrap, adapt, predict = blocks(text, "bash")
+    prose = " ".join(text.split())
+    wrap, sort, adapt, judge, copy, move, renew, promote = blocks(text, "bash")
     (shown,) = blocks(text, "text")
     assert run(wrap, checkout).startswith(shown)
-    served = next(block for block in blocks(text, "sh") if block.startswith("comln-serve"))
+    served, elsewhere = (block for block in blocks(text, "sh") if "comln-serve" in block)
     program, folder_flag, folder, *flags = shlex.split(served)
     assert (program, folder_flag) == ("comln-serve", "--models-dir")
+    assert elsewhere == f"cd other && {served.rstrip()} --port 8001\n"
+    (database := tmp_path / "other").mkdir()
     with live_server(checkout / folder, tmp_path, *flags) as server:
-        adapted = json.loads(run(adapt, checkout, server.url))
-        predicted = json.loads(run(predict, checkout, server.url))
-    assert (adapted["model"], adapted["horizon_rule"]) == ("mine", "auto")
-    accuracy = adapted["report"]["held_out"]["accuracy"]
-    assert f"estimates the accuracy on new photos from your 50 alone: here {accuracy}." in " ".join(text.split())
-    assert predicted["predictions"][0]["label"] == "banana"
-    assert predicted["calibrated"] is False
+        run(sort, checkout)
+        adapted = run(adapt, checkout, server.url)
+        judged = run(judge, checkout, server.url)
+        run(copy, checkout)
+        with live_server(checkout / "other" / folder, database, *flags) as other:
+            moved = run(move.replace(OTHER_ADDRESS, other.url), checkout, server.url)
+        renewed = run(renew, checkout, server.url)
+        promoted = run(promote, checkout, server.url)
+        with httpx2.Client(base_url=server.url) as client:
+            assert client.get("/classifiers/shop").json()["horizon_rule"] == "auto"
+            photo = (checkout / "my-photos/new/banana/6.jpg").read_bytes()
+            answer = client.post("/predict", data={"classifier": "shop"}, files={"images": photo}).json()
+    assert answer["calibrated"] is False
+    assert "10 classes, 50 images, model mine, promoted" in adapted
+    (accuracy,) = re.findall(r"^expected accuracy: (\S+ %)", adapted, flags=re.MULTILINE)
+    assert f"estimated from your 50 alone: here {accuracy}." in prose
+    assert re.search(r"/new/banana/6.jpg +banana ", adapted)
+
+    right = {name: right_of_50(printed) for name, printed in (("before", judged), ("after", renewed))}
+    assert re.search(r"^found unknown: \d+ of 50 images of its classes, 5 of 5 of other classes$", judged, re.MULTILINE)
+    stated = re.search(r"Here (\d+) of the 50 are right instead of (\d+),", prose)
+    assert stated is not None
+    assert f"Here {stated[2]} of the 50 are right, and `found unknown`" in prose
+    assert right["before"] == pytest.approx(int(stated[2]), abs=1), "processors round differently"
+    assert right["after"] == pytest.approx(int(stated[1]), abs=1)
+    assert right_of_50(moved) == right["before"]
+    assert "shop@2" in renewed.splitlines()[0]
+    assert "not promoted" in renewed.splitlines()[0]
+    assert "compared with shop@1: " in renewed
+    assert promoted.splitlines() == [
+        "shop stands for shop@2 now, instead of shop@1",
+        "shop stands for shop@1 now, instead of shop@2",
+    ]
+
+
+def right_of_50(printed: str) -> float:
+    """How many images are right by what `comln evaluate` prints of 50."""
+    found = re.search(r"^accuracy: (\S+) % .*, of 50 images$", printed, re.MULTILINE)
+    assert found is not None, printed
+    return float(found[1]) / 2
