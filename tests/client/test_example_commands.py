@@ -283,7 +283,8 @@ def test_long_lists_do_not_bury_the_accuracy() -> None:
     assert "  to correct the first: comln examples relabel shop b 1\n" in text
     assert "  to remove these 5: comln examples rm shop 1 2 3 4 5\n" in text
     some = described(replace(made, promoted=False), {7: "7.png", 17: "17.png", 2: "2.png"})
-    assert "  to remove these 5: comln examples rm shop@2 1 2 3 4 5\n" in some
+    assert "  to correct the first: comln examples relabel --no-promote shop@2 b 1\n" in some
+    assert "  to remove these 5: comln examples rm --no-promote shop@2 1 2 3 4 5\n" in some
     assert "  example 1: a, or rather b" in some
     assert "  example 2 (2.png): a, or rather b" in some
     # Those that were just sent come first.

@@ -136,10 +136,12 @@ def _suspects(made: ClassifierDetail, names: _Names) -> list[str]:
         lines.append(f"  and {len(held.suspects) - len(listed)} more {names.all_of}")
     which = "it" if len(listed) == 1 else "them" if len(listed) == len(held.suspects) else f"these {len(listed)}"
     reference = made.name if made.name is not None and made.promoted else made.reference
+    # Correcting a version that its name does not stand for must not promote it.
+    options = " --no-promote" if made.name is not None and not made.promoted else ""
     first = listed[0]
-    correct = command_line("examples relabel", reference, first.likelier, str(first.number))
+    correct = command_line(f"examples relabel{options}", reference, first.likelier, str(first.number))
     lines.append(shown(f"  to correct {'it' if len(held.suspects) == 1 else 'the first'}: {correct}"))
-    remove = command_line("examples rm", reference, *(str(item.number) for item in listed))
+    remove = command_line(f"examples rm{options}", reference, *(str(item.number) for item in listed))
     lines.append(shown(f"  to remove {which}: {remove}"))
     return lines
 
