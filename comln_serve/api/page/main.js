@@ -5,6 +5,7 @@ import { installClasses, onExamples, paste } from "./classes.js";
 import { firstPage, installList } from "./classifiers.js";
 import { closeDialog } from "./dialog.js";
 import { byId, el, theirs } from "./dom.js";
+import { isLeaving } from "./manage.js";
 import { keepPictures, remembers } from "./memory.js";
 import { limits, loadModels } from "./models.js";
 import { installReport } from "./report.js";
@@ -87,7 +88,8 @@ async function route({ focus = false } = {}) {
   }
   const asked = query.get("step");
   step = STEPS.includes(asked) ? asked : firstStep(wanted);
-  if (opened === undefined || opened !== wanted) {
+  const isGone = work.classifier !== null && isLeaving(work.classifier); // deleted since, as after the button Back
+  if (opened === undefined || opened !== wanted || isGone) {
     try {
       await open(wanted);
       if (mine !== turn) return;
@@ -213,7 +215,7 @@ document.addEventListener("key-wanted", () => {
   showKey(true);
   window.scrollTo(0, 0); // where its field is
 });
-document.addEventListener("classifier-changed", drawTitle);
+document.addEventListener("classifier-changed", () => (view() === "list" ? route() : drawTitle()));
 document.addEventListener("classifier-made", async ({ detail: { made, parent } }) => {
   await keepPictures(made.id, parent, []);
   if (work.classifier?.id === parent) await showMade(made);

@@ -93,10 +93,11 @@ async function reload(detail) {
     return;
   }
   const now = await ask(pathOf(detail.id)).catch(() => null);
-  if (now === null || work.classifier?.id !== detail.id) return;
-  Object.assign(detail, { promoted: now.promoted });
+  if (now !== null && work.classifier?.id === detail.id) {
+    Object.assign(detail, { promoted: now.promoted });
+    draw();
+  }
   document.dispatchEvent(new CustomEvent("classifier-changed"));
-  draw();
 }
 
 /** The examples of a class that the server keeps, each with a button to remove it. */

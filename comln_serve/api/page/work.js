@@ -3,9 +3,10 @@
 // A work is the draft of a new classifier, or a stored classifier with images to be added to it.
 
 import { trimmed } from "./checks.js";
+import { isLeaving } from "./manage.js";
 import * as memory from "./memory.js";
 import { enoughPixels } from "./models.js";
-import { ask, pathOf } from "./server.js";
+import { ask, pathOf, referenceOf, Refused } from "./server.js";
 import { shrink } from "./shrink.js";
 
 const DRAFT = "draft";
@@ -48,15 +49,22 @@ export const allImages = () => work.classes.flatMap(({ images }) => images);
 
 let opening = 0;
 
+/** A classifier of the server. One that was deleted here is gone, even while that can be undone. Throws `Refused`. */
+async function stored(reference) {
+  const found = await ask(pathOf(reference));
+  if (isLeaving(found)) throw new Refused(`${referenceOf(found)} was deleted.`, { status: 404 });
+  return found;
+}
+
 /** Opens the draft, or a stored classifier by its reference, unless another was opened meanwhile.
  * Throws `Refused`. */
 export async function open(reference) {
   const mine = (opening += 1);
-  const classifier = reference === null ? null : await ask(pathOf(reference));
+  const classifier = reference === null ? null : await stored(reference);
   const key = classifier?.id ?? DRAFT;
   const kept = await memory.recall("works", key);
   const records = await memory.imagesOf(key);
-  const before = kept?.classifier && !classifier ? await ask(pathOf(kept.classifier)).catch(() => null) : null;
+  const before = kept?.classifier && !classifier ? await stored(kept.classifier).catch(() => null) : null;
   if (mine !== opening) return;
   leave();
   Object.assign(work, { key, classifier, edited: false });

@@ -76,6 +76,34 @@ def test_a_list_of_many(visitor: Visitor, server: LiveServer, colours: Colours) 
     visitor.wait(lambda: httpx2.get(f"{server.url}/classifiers/the-shop@1").status_code == 404)
 
 
+def test_back_to_a_classifier_that_was_deleted(visitor: Visitor, server: LiveServer, colours: Colours) -> None:
+    """It is not shown any more, neither while that can be undone nor later; undone, it is in the list again."""
+    adapt_with(server, colours, name="brief")
+    visitor.visit("/?classifier=brief&step=use")
+
+    def delete_and_go_back() -> None:
+        visitor.wait(lambda: visitor.all("[aria-label='Delete brief@1']"))
+        visitor.click("[aria-label='Delete brief@1']")
+        visitor.wait(lambda: visitor.one("#list").is_displayed())
+        assert "brief@1" not in visitor.texts("#list-table tbody a")
+        visitor.run("history.back()")
+        visitor.wait(lambda: visitor.messages().startswith("brief@1 was deleted."))
+        visitor.wait(lambda: visitor.one("#list").is_displayed())
+        assert visitor.run("return location.search") == "?view=classifiers"
+        assert not visitor.one("#workspace").is_displayed()
+
+    delete_and_go_back()
+    visitor.click("#undo-button")
+    visitor.wait(lambda: "brief@1" in visitor.texts("#list-table tbody a"))
+    visitor.visit("/?classifier=brief&step=use")
+    delete_and_go_back()
+    visitor.run("dispatchEvent(new Event('pagehide'))")  # makes it final
+    visitor.wait(lambda: httpx2.get(f"{server.url}/classifiers/brief").status_code == 404)
+    visitor.click("#go-draft")
+    visitor.wait(lambda: visitor.one("#workspace").is_displayed())
+    assert visitor.messages() == ""
+
+
 def test_versions_examples_and_export(
     visitor: Visitor, server: LiveServer, colours: Colours, folder: Path, tmp_path: Path
 ) -> None:
