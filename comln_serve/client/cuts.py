@@ -67,7 +67,10 @@ class Cuts:
             raise InputError(f"on_bad is {on_bad!r}; give 'skip' or 'raise'")
         if skipped and on_bad == "raise":
             first = skipped[0]
-            raise InputError(f"{first.image} {first.reason} ({len(skipped)} such files); remove it, or skip bad files")
+            raise InputError(
+                f"{first.image} {first.reason} ({len(skipped)} such files); remove it, or skip bad files with "
+                "on_bad='skip' (--on-bad skip)"
+            )
         self.skipped = list(skipped)
         self.done, self.total = 0, len(images)
         self.partial = on_bad == "skip"

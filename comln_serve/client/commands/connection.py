@@ -24,7 +24,7 @@ _INTERRUPTED = 130
 # What to do about an error, with the commands for it: a name and arguments of each, as of `command_line`. The server's
 # message can only name its routes.
 _HINTS: dict[str, tuple[str, list[tuple[str, ...]]]] = {
-    "unauthorized": ("Give the key in the variable COMLN_KEY.", []),
+    "unauthorized": ("Give a valid key in the variable COMLN_KEY.", []),
     "classifier_not_found": ("With this command: {}", [("classifiers ls",)]),
     "example_not_found": ("With this command: {}", [("examples ls", "REF")]),
     "model_changed": ("With this command: {}", [("adapt --name NAME", "DIR")]),
