@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from comln_serve.api.document.nulls import without_null
 from comln_serve.bundle.calibration import CalibrationTask
 from comln_serve.bundle.head import HorizonLaw, HorizonRule, Start
 from comln_serve.domain.classifier import ClassInfo, HeldOutInfo, HorizonOrigin
@@ -17,14 +18,15 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
-def _without_null(schema: dict[str, Any]) -> None:
-    (kind,) = (kind for kind in schema.pop("anyOf") if kind.get("type") != "null")
-    schema.update(kind)
+def _drop_null(schema: dict[str, Any]) -> None:
+    dropped = without_null(schema)
+    schema.clear()
+    schema.update(dropped)
 
 
 def _left_out(description: str) -> Any:
     """A field that is left out if it has no value; it is never null."""
-    return Field(None, description=description, exclude_if=_is_none, json_schema_extra=_without_null)
+    return Field(None, description=description, exclude_if=_is_none, json_schema_extra=_drop_null)
 
 
 class ClassifierInfo(BaseModel):
