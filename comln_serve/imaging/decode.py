@@ -2,8 +2,6 @@
 
 import io
 import math
-import re
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,27 +11,22 @@ from comln_serve.imaging.boxes import announced_pixels
 from comln_serve.imaging.colours import UNSUPPORTED, to_rgb
 from comln_serve.imaging.errors import ImageError, StoppedError
 from comln_serve.imaging.formats import FORMATS, not_accepted, recognise
+from comln_serve.imaging.jpeg import check_jpeg, passes
 from comln_serve.imaging.orientation import TURNS, orientation
 from comln_serve.imaging.tiff import TiffPage
 
 DEFAULT_MAX_PIXELS = 64_000_000
 # Pillow refuses images of more than twice its own limit of 89 million pixels.
 MOST_PIXELS = 178_000_000
-# A progressive JPEG has about ten scans. Each scan costs a pass over all pixels, even one of 15
-# bytes.
-_MOST_SCANS = 200
 # Reads to open a file: Pillow reads a header piece by piece, and padding byte by byte. To decode it, one more for each
 # piece of so many bytes: a GIF has pieces of 256, which take two; behind the pixels of a PNG they may have 12.
 _MOST_READS, _BYTES_OF_A_READ = 10_000, 64
 # Pixels that a row counts as at least: Pillow keeps a pointer for each.
 _LEAST_OF_A_ROW = 2
-# Pixels of a BMP in runs, which Pillow decodes in Python: about a second for a million.
-_MOST_IN_RUNS = 1_000_000
+# Pixels of a BMP in runs, which Pillow decodes in Python: about a second for a million, as for so many times as many of
+# other files.
+_MOST_IN_RUNS, _LIKE_A_RUN = 1_000_000, 16
 _RUNS = (1, 2)  # values of a BMP's compression
-# Pillow reads the EXIF data of a JPEG when it opens the file, from segments of at most 64 kB. Cameras write one segment
-# of about fifty entries.
-_EXIF_SEGMENT = re.compile(rb"\xff\xe1..Exif\0\0", re.DOTALL)
-_MOST_EXIF_SEGMENTS, _MOST_EXIF_ENTRIES = 4, 1000
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,8 @@ class ImageFile:
         picture: its size is the one it will be decoded at.
         kind: its format, one of `FORMATS`.
         described: description of the file for error messages.
-        pixels: memory that decoding takes, in pixels of up to 16 bytes.
+        pixels: memory that decoding takes, in pixels of up to 16 bytes; more if it takes far longer than that of as
+            many pixels usually does.
         formats: the accepted formats, for error messages.
     """
 
@@ -160,7 +154,7 @@ def open_image(
             image.draft(None, (enough, enough))
         except Exception as error:
             raise _corrupt(described, str(error), formats) from error
-    return ImageFile(image, kind, described, _decoded_pixels(image, kind, pixels), formats)
+    return ImageFile(image, kind, described, _decoded_pixels(image, kind, data, pixels), formats)
 
 
 class _RefusedError(ValueError):
@@ -195,15 +189,13 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
                 raise _RefusedError("its first page is the preview of a raw file")
             stored = page.tile_pixels
         elif kind == "JPEG":
-            if (scans := data.count(b"\xff\xda")) > _MOST_SCANS:
-                raise _RefusedError(f"it has {scans} scans, at most {_MOST_SCANS} are allowed")
-            _check_exif(data)
+            check_jpeg(data)
     except ValueError as error:
         raise _RefusedError(str(error)) from error
     if kind != "HEIC":
         picture = Image.open(file, formats=[kind])
         _drop_text(picture)
-        if kind == "BMP" and picture.info["compression"] in _RUNS and picture.width * picture.height > _MOST_IN_RUNS:
+        if _in_runs(picture, kind) and picture.width * picture.height > _MOST_IN_RUNS:
             raise _RefusedError(f"it is compressed in runs, and has more than {_MOST_IN_RUNS} pixels")
         # A BMP in runs is read two bytes at a time, if it is not too large.
         file.reads_left = math.inf if kind == "BMP" else _MOST_READS + len(data) / _BYTES_OF_A_READ
@@ -215,17 +207,23 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
     return HeifImageFile(file), stored
 
 
-def _decoded_pixels(image: Image.Image, kind: str, stored: int) -> int:
+def _in_runs(image: Image.Image, kind: str) -> bool:
+    return kind == "BMP" and image.info["compression"] in _RUNS
+
+
+def _decoded_pixels(image: Image.Image, kind: str, data: bytes, stored: int) -> int:
     """`ImageFile.pixels`.
 
     Args:
         stored: pixels before a HEIC or AVIF picture is cropped, or of one tile of a TIFF file if that is larger than
             the picture.
     """
-    if kind == "JPEG" and not image.info.get("progressive"):
-        return image.width * image.height
-    # All others are decoded whole. A progressive JPEG keeps all coefficients until its last scan. Samples of 10 or 12
-    # bits take 16 bits first; AVIF files do not tell beforehand.
+    if kind == "JPEG":
+        # One that is not read row by row has all its coefficients in memory, at its full size.
+        return stored * passes(data) or image.width * image.height
+    if _in_runs(image, kind):
+        return stored * _LIKE_A_RUN
+    # All others are decoded whole. Samples of 10 or 12 bits take 16 bits first; AVIF files do not tell beforehand.
     deep = kind == "AVIF" or (kind == "HEIC" and image.info.get("bit_depth", 8) > 8)
     return stored * 3 // 2 if deep else stored
 
@@ -255,20 +253,3 @@ def _upright(image: Image.Image) -> Image.Image:
     turned = image.transpose(method)
     image.close()
     return turned
-
-
-def _check_exif(jpeg: bytes) -> None:
-    """Refuse EXIF data that take long to read: in many segments, or with many entries in their first directory."""
-    segments = list(_EXIF_SEGMENT.finditer(jpeg))
-    if len(segments) > _MOST_EXIF_SEGMENTS:
-        raise _RefusedError(f"its EXIF data are in {len(segments)} segments, at most {_MOST_EXIF_SEGMENTS} are allowed")
-    for segment in segments[:1]:
-        start = segment.end()
-        order = "<" if jpeg.startswith(b"II", start) else ">"
-        try:
-            (offset,) = struct.unpack_from(f"{order}4xI", jpeg, start)
-            (entries,) = struct.unpack_from(f"{order}H", jpeg, start + offset)
-        except struct.error:  # ignores broken EXIF data, as the image can still be read
-            return
-        if entries > _MOST_EXIF_ENTRIES:
-            raise _RefusedError(f"its EXIF block has {entries} entries, at most {_MOST_EXIF_ENTRIES} are allowed")

@@ -12,16 +12,23 @@ from PIL import Image
 from comln_serve.imaging import DEFAULT_MAX_PIXELS, open_image
 from comln_serve.imaging.boxes import announced_pixels
 from tests.imaging.test_imaging import fails
+from tests.support.hostile_files import (
+    bmp_in_runs,
+    exif_of,
+    jpeg,
+    jpeg_of_scans,
+    jpeg_of_segments,
+    jpeg_of_separate_scans,
+    padded_jpeg,
+    plain,
+    png_of_chunks,
+)
 from tests.support.image_files import box, encode, png_chunk, tiff, tiff_of, with_size, with_text
 
 LIMIT = 20_000
 SIDE = 200  # squared over the limit
 # The tags of a TIFF of 4 by 4 grey pixels.
 PAGE = {256: (4, (4,)), 257: (4, (4,)), 258: (3, (8,)), 259: (3, (1,)), 262: (3, (1,))}
-
-
-def plain(side: int = SIDE) -> Image.Image:
-    return Image.new("RGB", (side, side), (200, 30, 30))
 
 
 def heif(listed: int, metadata: int, overlap: int = 1) -> bytes:
@@ -210,40 +217,50 @@ def test_a_strip_that_unpacks_to_too_much_is_cut() -> None:
     assert open_image(bytes(large)).pixels == 64 * 64
 
 
-def jpeg(side: int = 64, **options: object) -> bytes:
-    return encode(Image.effect_noise((side, side), 60).convert("RGB"), "JPEG", **options)
-
-
 def test_a_jpeg_of_very_many_scans_is_refused() -> None:
-    data = jpeg(progressive=True)
-    assert open_image(data).decode().size == (64, 64)
-    last = data[data.rindex(b"\xff\xda") : -2]
-    error = fails(data[:-2] + 10_000 * last + data[-2:], "invalid_image")
+    assert open_image(jpeg_of_scans(0)).decode().size == (64, 64)
+    error = fails(jpeg_of_scans(10_000), "invalid_image")
     assert "scans, at most 200 are allowed" in error.message
+
+
+def counted(data: bytes) -> int:
+    """The pixels that a file counts as, where 20 x 20 are enough of it. Its picture must be decoded."""
+    opened = open_image(data, enough=20)
+    opened.decode()
+    return opened.pixels
+
+
+def test_a_jpeg_that_is_not_read_row_by_row_counts_with_its_full_size() -> None:
+    """libjpeg keeps all its coefficients, whatever the size it is decoded at: 6 bytes a pixel."""
+    row_by_row = encode(plain(), "JPEG")
+    assert counted(row_by_row) == 25 * 25
+    assert counted(row_by_row[:2] + 9 * b"\xff" + row_by_row[2:]) == 25 * 25
+    assert counted(row_by_row + jpeg_of_separate_scans(SIDE)) == 25 * 25, "as phones put further pictures behind"
+    assert counted(jpeg_of_separate_scans(SIDE)) == SIDE * SIDE
+    assert counted(encode(plain(), "JPEG", progressive=True)) == SIDE * SIDE
+
+
+@pytest.mark.parametrize("data", [jpeg_of_scans(150, plain()), jpeg_of_separate_scans(SIDE, 160)])
+def test_a_jpeg_of_many_scans_counts_as_larger(data: bytes) -> None:
+    """Each takes a pass over all pixels. A tenant whose images take a second leaves others few turns."""
+    assert counted(data) == 10 * SIDE * SIDE
+
+
+def test_a_header_in_which_the_first_scan_is_not_found_counts_with_the_full_size() -> None:
+    data = encode(plain(), "JPEG")
+    assert counted(data[:2] + b"\xff\0" + data[2:]) == SIDE * SIDE
 
 
 def test_a_large_bmp_in_runs_is_refused() -> None:
     """Pillow decodes runs in Python, a second for a million pixels."""
-
-    def in_runs(width: int, height: int) -> bytes:
-        data = bytearray(encode(Image.new("P", (width, height)), "BMP"))
-        (pixels,) = struct.unpack_from("<I", data, 10)
-        struct.pack_into("<I", data, 30, 1)  # the compression
-        longest = b"\xff\5" * (width // 255)
-        return bytes(data[:pixels]) + (longest + bytes([width % 255, 5, 0, 0])) * height + b"\0\1"
-
-    assert open_image(in_runs(1000, 500)).decode().size == (1000, 500)
-    assert "compressed in runs" in fails(in_runs(1001, 1000), "invalid_image").message
+    assert open_image(bmp_in_runs(1000, 500)).decode().size == (1000, 500)
+    assert "compressed in runs" in fails(bmp_in_runs(1001, 1000), "invalid_image").message
     assert open_image(encode(plain(1200), "BMP")).decode().size == (1200, 1200)
+    assert counted(bmp_in_runs(500, 500)) == 16 * 500 * 500
 
 
 @pytest.mark.parametrize(
-    ("what", "data"),
-    [
-        ("padding", jpeg()[:2] + 100_000 * b"\xff" + jpeg()[2:]),
-        ("segments", jpeg()[:2] + 50_000 * b"\xff\xfe\0\3x" + jpeg()[2:]),
-        ("chunks", encode(plain(), "PNG")[:33] + 50_000 * png_chunk(b"tEXt", b"a\0b") + encode(plain(), "PNG")[33:]),
-    ],
+    ("what", "data"), [("padding", padded_jpeg()), ("segments", jpeg_of_segments()), ("chunks", png_of_chunks())]
 )
 def test_a_header_in_very_many_pieces_is_refused(what: str, data: bytes) -> None:
     """Pillow reads each of them by itself, in Python."""
@@ -303,13 +320,6 @@ def test_exif_data_of_megabytes_are_refused_where_pillow_reads_them() -> None:
 def test_megabytes_of_prefixes_before_exif_data() -> None:
     png = encode(plain(20).resize((20, 10)), "PNG", exif=2_000_000 * b"Exif\0\0" + exif_of(20))
     assert open_image(png).decode().size == (10, 20)
-
-
-def exif_of(entries: int) -> bytes:
-    """An EXIF block that says "turn the picture", with so many tags in all."""
-    tags = [struct.pack(">HHIHH", 274, 3, 1, 6, 0)]
-    tags += [struct.pack(">HHII", 40_000 + n, 4, 1, n) for n in range(entries - 1)]
-    return b"Exif\0\0MM\0*" + struct.pack(">IH", 8, entries) + b"".join(tags) + bytes(4)
 
 
 def test_very_many_rows_of_one_pixel_are_refused() -> None:

@@ -20,6 +20,7 @@ from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.imaging import FORMATS, ImageError, ImageFile, Preprocessing, StoppedError, fit_views, open_image
 from tests.support import http
+from tests.support.hostile_files import webp_bomb
 from tests.support.image_files import image_bytes, with_text
 from tests.support.live import live_server
 from tests.support.messages import adapt_form, predict_form
@@ -223,9 +224,7 @@ def test_decoding_stops_when_it_is_told_to(picture: bytes) -> None:
 @pytest.mark.slow
 def test_a_small_prediction_is_answered_while_bombs_are_decoded(models_dir: Path, tmp_path: Path) -> None:
     """Files of 3 kB with 64 million pixels each."""
-    buffer = io.BytesIO()
-    Image.new("RGB", (8000, 8000)).save(buffer, "WEBP", lossless=True)
-    bomb = buffer.getvalue()
+    bomb = webp_bomb()
     assert len(bomb) < 3000
     with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
         http.post(f"{server.url}/adapt", **adapt_form(name="known")).raise_for_status()

@@ -1,0 +1,71 @@
+"""What a JPEG file makes Pillow and libjpeg do, read from its segments (ITU-T T.81, annex B)."""
+
+import re
+import struct
+
+# A progressive JPEG has about ten scans. Each scan costs a pass over all pixels, even one of 15
+# bytes.
+_MOST_SCANS, _ORDINARY_SCANS = 200, 16
+# Pillow reads the EXIF data of a JPEG when it opens the file, from segments of at most 64 kB. Cameras write one segment
+# of about fifty entries.
+_EXIF_SEGMENT = re.compile(rb"\xff\xe1..Exif\0\0", re.DOTALL)
+_MOST_EXIF_SEGMENTS, _MOST_EXIF_ENTRIES = 4, 1000
+
+_FILL, _START_OF_SCAN = 0xFFFF, 0xFFDA
+_FRAMES = {0xFFC0 + n for n in (0, 1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15)}  # headers of a picture
+_PROGRESSIVE = {0xFFC2, 0xFFC6, 0xFFCA, 0xFFCE}
+_WITHOUT_LENGTH = {0xFF00, 0xFF01, *range(0xFFD0, 0xFFDA)}
+
+
+def check_jpeg(jpeg: bytes) -> None:
+    """Check that a file's scans and EXIF data do not take long to read.
+
+    Raises:
+        ValueError: they would; the message says why.
+    """
+    if (scans := _scans(jpeg)) > _MOST_SCANS:
+        raise ValueError(f"it has {scans} scans, at most {_MOST_SCANS} are allowed")
+    segments = list(_EXIF_SEGMENT.finditer(jpeg))
+    if len(segments) > _MOST_EXIF_SEGMENTS:
+        raise ValueError(f"its EXIF data are in {len(segments)} segments, at most {_MOST_EXIF_SEGMENTS} are allowed")
+    for segment in segments[:1]:
+        start = segment.end()
+        order = "<" if jpeg.startswith(b"II", start) else ">"
+        try:
+            (offset,) = struct.unpack_from(f"{order}4xI", jpeg, start)
+            (entries,) = struct.unpack_from(f"{order}H", jpeg, start + offset)
+        except struct.error:  # ignores broken EXIF data, as the image can still be read
+            return
+        if entries > _MOST_EXIF_ENTRIES:
+            raise ValueError(f"its EXIF block has {entries} entries, at most {_MOST_EXIF_ENTRIES} are allowed")
+
+
+def passes(jpeg: bytes) -> int:
+    """How often libjpeg goes over a whole picture to decode it, in units of what is usual for a progressive one.
+
+    0: it reads the picture in one scan, row by row. Otherwise it keeps all coefficients of the picture, at its full
+    size, until it has read the last scan. It decides that by the first scan: is the picture progressive, or are there
+    components that the scan does not have? A file whose header is unusual counts as if there were.
+    """
+    at, several = 2, True
+    components = 0
+    while len(jpeg) > at + 9:
+        marker, length = struct.unpack_from(">HH", jpeg, at)
+        if marker == _FILL:
+            at += 1
+            continue
+        if marker < 0xFF00 or marker in _WITHOUT_LENGTH:
+            break
+        if marker in _FRAMES:
+            several, components = marker in _PROGRESSIVE, jpeg[at + 9]
+        elif marker == _START_OF_SCAN:
+            if not several and jpeg[at + 4] == components:
+                return 0
+            break
+        at += 2 + length
+    return max(1, _scans(jpeg) // _ORDINARY_SCANS)
+
+
+def _scans(jpeg: bytes) -> int:
+    """At most so many scans are in a file; thumbnails and pictures behind the first have some, too."""
+    return jpeg.count(b"\xff\xda")
