@@ -121,14 +121,14 @@ def test_work_of_a_client_who_has_left_is_dropped(engine: Engine) -> None:
     assert engine.images.pending == 0
 
 
-def test_a_client_who_leaves_while_it_is_solved_gets_no_classifier(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_solve_of_a_client_who_leaves_is_stopped(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could go on for a minute, and others wait for their turn."""
     cancellation = Cancellation()
     solve = Head.adapt
 
     def leaves(head: Head, *arguments: Any, **options: Any) -> object:
         cancellation.cancel()
+        assert options["cancel"][0]
         return solve(head, *arguments, **options)
 
     monkeypatch.setattr(Head, "adapt", leaves)

@@ -195,7 +195,7 @@ class ClassifierMaker:
 
     def _fit_new(self, model: Model, examples: SupportSet, new: NewClassifier) -> Classifier:
         with self._solves.turn(self._caller.cancellation.check, object(), self._caller.tenant):
-            made = fit(model, examples, new.horizon, self._settings.max_solve_seconds, self._clock)
+            made = self._fit(model, examples, new.horizon)
         lifetime = new.expires_in_seconds
         expires_at = None if lifetime is None else made.created_at + timedelta(seconds=lifetime)
         made = replace(made, name=new.name, metadata=new.metadata, expires_at=expires_at)
@@ -274,8 +274,11 @@ class ClassifierMaker:
         """Adapt to a support set in place of a classifier's; `horizon` None: as the classifier has it."""
         if horizon is None:
             horizon = stored.horizon if stored.horizon_rule == "given" else stored.horizon_rule
-        made = fit(self._models.of(stored), support, horizon, self._settings.max_solve_seconds, self._clock)
-        return made, support
+        return self._fit(self._models.of(stored), support, horizon), support
+
+    def _fit(self, model: Model, support: SupportSet, horizon: float | HorizonRule | None) -> Classifier:
+        seconds = self._settings.max_solve_seconds
+        return fit(model, support, horizon, seconds, self._clock, self._caller.cancellation)
 
     @contextmanager
     def _storing(self) -> Generator[tuple[TenantStore, IdempotencyKey | None], None, None]:

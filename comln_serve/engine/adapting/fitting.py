@@ -1,6 +1,7 @@
 """Adapts a head to a support set, and reports on the result."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from comln_serve.domain.classifier import Classifier, HeldOutInfo, softmax
 from comln_serve.domain.reference import new_id
 from comln_serve.domain.support import MIN_CLASSES, SupportSet
 from comln_serve.engine.adapting.deadline import raised_after
+from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.clock import StageClock
 from comln_serve.engine.models import Model
 from comln_serve.errors import ErrorCode, ServiceError
@@ -18,28 +20,35 @@ from comln_serve.storage import utc_now
 
 
 def fit(
-    model: Model, support: SupportSet, horizon: float | HorizonRule | None, max_seconds: float, clock: StageClock
+    model: Model,
+    support: SupportSet,
+    horizon: float | HorizonRule | None,
+    max_seconds: float,
+    clock: StageClock,
+    cancellation: Cancellation,
 ) -> Classifier:
     """Make a new classifier without a name, with its report: adapt a model's head to a support set.
 
     Args:
         horizon: T, or the rule that sets it; None: the model's own rule.
         max_seconds: for solve and report together. A report that takes longer is cut or left out.
+        cancellation: ends the solve when it is raised.
 
     Raises:
-        ServiceError: CANNOT_ADAPT.
+        ServiceError: CANNOT_ADAPT; CLIENT_GONE.
     """
     check_classes(support.labels, model)
     head = model.bundle.head
     phi = support.embeddings.reshape(len(support), -1, model.bundle.manifest.embedding_size)  # (M, V, d)
     labels, classes = support.classes, support.class_indices()
     rule = head.horizon_rule if horizon is None else horizon
-    with raised_after(max_seconds) as late:
+    with raised_after(max_seconds) as late, cancellation.calling(partial(late.fill, True)):
         try:
             adaptation = adapt(
                 head, phi, classes, len(labels), hashes=support.hashes, horizon=rule, cancel=late, stage=clock.stage
             )
         except FlowError as error:
+            cancellation.check()
             raise _cannot_adapt(error, rule, max_seconds) from error
     own_horizon = rule == head.horizon_rule
     if head.horizon_rule == "learned":  # another rule may have chosen the learned T
