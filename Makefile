@@ -57,6 +57,7 @@ bench: $(VENV)/.bench  ## side-by-side benchmarks, for a quiet machine
 	$(BIN)/python -m benchmarks.meta_gradient
 	$(BIN)/python -m benchmarks.workers
 	$(BIN)/python -m benchmarks.stored
+	$(BIN)/python -m benchmarks.hostile
 	for bundle in models/*/; do \
 	    $(BIN)/python -m benchmarks.startup $$bundle && $(BIN)/python -m benchmarks.serving $$bundle || exit 1; \
 	done

@@ -136,10 +136,10 @@ class Server:
         user, system = fields.split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
-    def memory(self) -> float:
-        """Resident memory, MB."""
+    def memory(self, field: str = "VmRSS") -> float:
+        """Resident memory, MB; or another field of Linux's status of the process."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text("ascii").splitlines():
-            if line.startswith("VmRSS"):
+            if line.startswith(field):
                 return float(line.split()[1]) / 1024
         raise RuntimeError("the server has ended")
 
