@@ -10,6 +10,7 @@ requests under unknown names are refused. Programs send neither `Sec-Fetch-Site`
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -100,6 +101,7 @@ class BrowserGuard:
         )
 
 
+@lru_cache(maxsize=16)  # few, as clients choose the names
 def _is_address(name: str) -> bool:
     try:
         ip_address(name)

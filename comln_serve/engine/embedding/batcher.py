@@ -152,7 +152,9 @@ class Batcher:
                             self._turns.add(job.tenant, job)
                         self._waiting[job].extend(items)
                         self.queued += len(items)
-                    self._changed.notify(1 if views is None else len(views))
+                        self._changed.notify(len(views))
+                    elif not self._coming:
+                        self._changed.notify_all()
             if views is None:
                 job.skip(position)
 
@@ -164,11 +166,13 @@ class Batcher:
             yield put
         finally:
             with self._changed:
-                self._coming -= left
-                left = 0
-                self.queued -= len(self._waiting.pop(job, ()))
+                given_up, left = left, 0
+                self._coming -= given_up
+                dropped = self._waiting.pop(job, ())
+                self.queued -= len(dropped)
                 self._turns.remove(job.tenant, job)
-                if not self._coming:  # batches need not wait for more images
+                # Batches need not wait for more images. Waking the threads for nothing would cost time.
+                if not self._coming and (given_up or dropped or self._closing):
                     self._changed.notify_all()
 
     @contextmanager

@@ -3,10 +3,9 @@
 import asyncio
 import time
 from collections.abc import Callable, Generator
-from concurrent import futures
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ class Job:
         self.waited_s: float | None = None
         self._limits = limits
         self._lock = Lock()
-        self._ended: futures.Future[None] = futures.Future()  # done once the job is over
+        self._waiting: list[Callable[[], None]] = []  # called once the job is over
         self._waits_from = time.monotonic()
         self._running_since: list[float] = []  # start times, the earliest first
         self._failed = Cancellation()
@@ -83,8 +82,10 @@ class Job:
             ServiceError: QUEUE_TIMEOUT or INFERENCE_TIMEOUT, a time limit has passed; CLIENT_GONE,
                 the job was cancelled; or the error passed to `fail`.
         """
-        while not self.over:
-            futures.wait((self._ended,), self._enforce_limits())
+        ended = Event()
+        self._when_over(ended.set)
+        while not ended.is_set():
+            ended.wait(self._enforce_limits())
         return self._result()
 
     def __await__(self) -> Generator[Any, None, NDArray[np.float32]]:
@@ -94,11 +95,11 @@ class Job:
     async def _wait_on_loop(self) -> NDArray[np.float32]:
         loop, look = asyncio.get_running_loop(), asyncio.Event()
 
-        def wake(_: futures.Future[None]) -> None:
+        def wake() -> None:
             with suppress(RuntimeError):  # the loop has been closed, at shutdown: nobody waits any more
                 loop.call_soon_threadsafe(look.set)
 
-        self._ended.add_done_callback(wake)
+        self._when_over(wake)
         while not self.over:
             timer = loop.call_later(self._enforce_limits(), look.set)
             try:
@@ -107,6 +108,14 @@ class Job:
                 timer.cancel()
             look.clear()
         return self._result()
+
+    def _when_over(self, call: Callable[[], None]) -> None:
+        """Call once the job is over, at once if it is already."""
+        with self._lock:
+            if not self.over:
+                self._waiting.append(call)
+                return
+        call()
 
     def cancel(self) -> None:
         """End the job, as its client has disconnected."""
@@ -155,7 +164,7 @@ class Job:
             self._delivered += 1
             if not self.over:
                 return
-        self._ended.set_result(None)  # without the lock: whoever wakes up may need it at once
+        self._wake()
 
     def skip(self, position: int) -> None:
         """Go on without one image, none of whose views is delivered. One image at least has to be."""
@@ -165,7 +174,7 @@ class Job:
             self._skipped.append(position)
             if not self.over:
                 return
-        self._ended.set_result(None)
+        self._wake()
 
     def fail(self, error: Exception) -> None:
         """End the job with an error, unless it is over."""
@@ -173,8 +182,13 @@ class Job:
             if self.over:
                 return
             self._error = error
-        self._ended.set_result(None)
+        self._wake()
         self._failed.cancel()
+
+    def _wake(self) -> None:
+        # Without the lock: whoever wakes up may need it at once.
+        for call in self._waiting:
+            call()
 
     def _result(self) -> NDArray[np.float32]:
         if self._error is not None:
