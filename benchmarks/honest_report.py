@@ -28,8 +28,18 @@ from training.results.accuracy import mean_and_interval
 from training.results.tables import markdown
 
 QUERIES = 15
-# Ways, shots, and whether the photos of a class are frames of one track.
-TASKS = (("signs", 5, 5, True), ("signs", 5, 3, True), ("signs", 5, 5, False), ("groceries", 5, 5, False))
+# Ways, scenes of each class (of signs: tracks), and photos of each scene.
+TASKS = (
+    ("signs", 5, 1, 5),
+    ("signs", 5, 1, 3),
+    ("signs", 5, 2, 5),
+    ("signs", 5, 4, 4),
+    ("signs", 5, 5, 1),
+    ("signs", 5, 20, 1),
+    ("groceries", 5, 5, 1),
+    ("groceries", 5, 20, 1),
+)
+_NUMBERS = {1: "one track", 2: "two tracks", 4: "four tracks"}
 PLANTED = (("groceries", 3, 4), ("groceries", 5, 4), ("signs", 3, 4))
 
 Indices = NDArray[np.intp]
@@ -69,7 +79,7 @@ def main() -> None:
     sets = {"signs": read(bundle, args.signs, tracks=True), "groceries": read(bundle, args.groceries, tracks=False)}
     head = ["task", "repeats, %", "accuracy given, % of tasks", "reported, %", "each by itself, %", "other photos, %"]
     seeds = [(args.seed, task) for task in range(args.tasks)]
-    rows = [bursts(bundle, name, sets[name], ways, shots, seeds, burst=burst) for name, ways, shots, burst in TASKS]
+    rows = [bursts(bundle, name, sets[name], ways, scenes, each, seeds) for name, ways, scenes, each in TASKS]
     print(markdown(head, rows), end="\n\n")
     head = ["task", "wrong photo listed, % of tasks", "others listed a task", "listed a task without it"]
     print(markdown(head, [planted(bundle, name, sets[name], ways, shots, seeds) for name, ways, shots in PLANTED]))
@@ -92,13 +102,13 @@ def read(bundle: Bundle, folder: Path, *, tracks: bool) -> Photos:
 
 
 def bursts(
-    bundle: Bundle, name: str, photos: Photos, ways: int, shots: int, seeds: Sequence[tuple[int, int]], *, burst: bool
+    bundle: Bundle, name: str, photos: Photos, ways: int, scenes: int, each: int, seeds: Sequence[tuple[int, int]]
 ) -> list[str]:
     """A line of the first table."""
     repeats, reported, plain, others = [], [], [], []
     for seed in seeds:
-        support, queries = draw(np.random.default_rng(seed), photos, ways, shots, burst=burst)
-        classes = np.repeat(np.arange(ways), shots)
+        support, queries = draw(np.random.default_rng(seed), photos, ways, scenes, each)
+        classes = np.repeat(np.arange(ways), scenes * each)
         report, W = photos.adapt_to(bundle, support, classes)
         repeats.append(sum(len(group) - 1 for group in report.near_duplicates) / len(support))
         if report.held_out is not None:
@@ -107,10 +117,10 @@ def bursts(
         plain.append(0.0 if ungrouped is None else ungrouped.accuracy)
         right = [(photos.phi[of_one, 0] @ W.T).argmax(axis=1) == c for c, of_one in enumerate(queries)]
         others.append(float(np.concatenate(right).mean()))
-    kind = "frames of one track" if burst else "different tracks" if name == "signs" else "photos"
+    images = "photos" if name == "groceries" else "tracks" if each == 1 else f"frames of {_NUMBERS[scenes]}"
     given = f"{100 * len(reported) / len(seeds):.0f}"
     columns = [percent(values) for values in (repeats, reported, plain, others)]
-    return [f"{name}, {ways} x {shots} {kind}", columns[0], given, *columns[1:]]
+    return [f"{name}, {ways} x {scenes * each} {images}", columns[0], given, *columns[1:]]
 
 
 def planted(
@@ -119,7 +129,7 @@ def planted(
     """A line of the second table."""
     found, others, clean = [], [], []
     for seed in seeds:
-        drawn, more = draw(np.random.default_rng(seed), photos, ways, shots, burst=False)
+        drawn, more = draw(np.random.default_rng(seed), photos, ways, shots, 1)
         if not len(more[1]):  # every scene of the class is in the support set
             continue
         classes = np.repeat(np.arange(ways), shots)
@@ -139,24 +149,19 @@ def planted(
     ]
 
 
-def draw(
-    rng: np.random.Generator, photos: Photos, ways: int, shots: int, *, burst: bool
-) -> tuple[Indices, list[Indices]]:
-    """A support set (ways x shots,) of one scene a class or of different scenes, and photos of other scenes."""
+def draw(rng: np.random.Generator, photos: Photos, ways: int, scenes: int, each: int) -> tuple[Indices, list[Indices]]:
+    """A support set (ways x scenes x each,) of so many photos of so many scenes a class, and photos of other scenes."""
     support: list[Indices] = []
     queries: list[Indices] = []
     for c in rng.permutation(np.unique(photos.classes)):
         members = np.flatnonzero(photos.classes == c)
-        scenes, counts = np.unique(photos.scenes[members], return_counts=True)
-        usable = rng.permutation(scenes[counts >= shots] if burst else scenes)[: 1 if burst else shots]
-        if len(support) == ways or len(usable) < (1 if burst else shots):
+        names, counts = np.unique(photos.scenes[members], return_counts=True)
+        usable = rng.permutation(names[counts >= each])[:scenes]
+        if len(support) == ways or len(usable) < scenes or len(names) == scenes:
             continue
-        inside = members[np.isin(photos.scenes[members], usable)]
-        if not burst:
-            inside = np.array([rng.choice(inside[photos.scenes[inside] == scene]) for scene in usable])
-        outside = members[~np.isin(photos.scenes[members], usable)]
-        support.append(rng.permutation(inside)[:shots])
-        queries.append(rng.permutation(outside)[:QUERIES])
+        inside = [rng.permutation(members[photos.scenes[members] == name])[:each] for name in usable]
+        support.append(np.concatenate(inside))
+        queries.append(rng.permutation(members[~np.isin(photos.scenes[members], usable)])[:QUERIES])
     return np.concatenate(support), queries
 
 

@@ -18,6 +18,11 @@ _COSINE, _BITS = 0.8, 20
 # close to the group belongs to it.
 _LARGE = 0.4
 _COSINE_TO_LARGE, _BITS_TO_LARGE = 0.6, 24
+# An image belongs to a group if it is that close to at least this share of the group's images. Were one enough, most
+# images of a class of many photos would form one group: of different traffic signs of a kind one pair in twelve is.
+_SHARE = 0.5
+
+_ROWS = 256  # of pairs compared at once: limits the memory
 
 # Images of equal hashes whose embeddings have at least this cosine are one photo, perhaps compressed anew.
 _COSINE_OF_ONE_PHOTO = 0.95
@@ -35,7 +40,8 @@ def group_near_duplicates(
 ) -> NDArray[np.intp]:
     """(M,) the group of each example, named by the position of its first member.
 
-    A group holds the examples of a class that near-duplicates connect; most have one member.
+    The examples of a class are taken in order. Each joins the group of which the largest share are its near-duplicates,
+    at least half, or begins a group. Most groups have one member.
 
     Args:
         phi, classes: (M, d) and (M,), as in `Head.adapt`.
@@ -45,30 +51,52 @@ def group_near_duplicates(
     bits = np.array([found or 0 for found in hashes], dtype=np.uint64)
     hashed = np.array([found is not None for found in hashes])
     unit = _unit(phi)
-
-    def join(seeds: NDArray[np.intp], others: NDArray[np.intp], cosine: float, most_bits: int) -> None:
-        """Put the examples of `others` that such pairs connect to the seeds into the seeds' group."""
-        joined, waiting = list(seeds), list(seeds)
-        while waiting and len(others):
-            i = waiting.pop()
-            near = np.bitwise_count(bits[others] ^ bits[i]) <= most_bits
-            near[near] = unit[others[near]] @ unit[i] >= cosine
-            joined += list(others[near])
-            waiting += list(others[near])
-            others = others[~near]
-        groups[joined] = min(joined)
-
     for c in np.unique(classes):
         members = np.flatnonzero((classes == c) & hashed)
-        for i in members:
-            if groups[i] == i:
-                join(np.array([i]), members[(groups[members] == members) & (members > i)], _COSINE, _BITS)
-        first, sizes = np.unique(groups[members], return_counts=True)
-        for group in first[(sizes > 1) & (sizes >= _LARGE * (classes == c).sum())]:
-            inside = groups[members] == group
-            if inside.any():  # else it joined the one before
-                join(members[inside], members[~inside], _COSINE_TO_LARGE, _BITS_TO_LARGE)
+        least = max(2.0, _LARGE * (classes == c).sum())
+        groups[members] = members[_groups_of_class(unit[members], bits[members], least)]
     return groups
+
+
+def _groups_of_class(unit: NDArray[np.float32], bits: NDArray[np.uint64], large: float) -> NDArray[np.intp]:
+    """(n,) the group of each image of a class, named by its first member.
+
+    Args:
+        unit, bits: (n, d) and (n,) of the images.
+        large: images of a group that attracts others.
+    """
+    near = _pairs(unit, bits, _COSINE, _BITS)
+    of, sizes = np.arange(len(bits)), np.ones(len(bits))
+    for i in range(len(bits)):
+        shares = np.bincount(of[:i][near[i, :i]], minlength=len(bits)) / sizes
+        group = int(shares.argmax())
+        if shares[group] >= _SHARE:
+            of[i] = group
+            sizes[group] += 1
+    attracting = np.flatnonzero(np.bincount(of) >= large)
+    if len(attracting):
+        near = _pairs(unit, bits, _COSINE_TO_LARGE, _BITS_TO_LARGE)
+    for group in attracting:
+        while (inside := of == group).any():  # else it joined the one before
+            rest = of[~inside]
+            near_pairs = np.bincount(rest, near[inside][:, ~inside].sum(axis=0), len(bits))
+            pairs = np.bincount(rest, minlength=len(bits)) * inside.sum()
+            joining = (pairs > 0) & (near_pairs >= _SHARE * pairs)
+            if not joining.any():
+                break
+            of[joining[of]] = group
+    _, first, place = np.unique(of, return_index=True, return_inverse=True)
+    return first[place]
+
+
+def _pairs(unit: NDArray[np.float32], bits: NDArray[np.uint64], cosine: float, most_bits: int) -> NDArray[np.bool_]:
+    """(n, n) which images have embeddings of at least that cosine, and hashes that differ in at most so many bits."""
+    near = np.empty((len(bits), len(bits)), np.bool_)
+    for start in range(0, len(bits), _ROWS):
+        rows = slice(start, start + _ROWS)
+        near[rows] = unit[rows] @ unit.T >= cosine
+        near[rows] &= np.bitwise_count(bits[rows, None] ^ bits) <= most_bits
+    return near
 
 
 def photos_of_several_classes(

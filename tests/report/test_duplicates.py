@@ -1,6 +1,6 @@
 """Near-duplicates: which images are grouped, how they are left out, and what the report says of them."""
 
-from itertools import chain
+from itertools import chain, combinations
 
 import numpy as np
 import pytest
@@ -63,6 +63,17 @@ def test_near_duplicates_are_of_one_class_and_close_in_embedding_and_hash(
     phi = 3 * np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
     hashes = [None if count is None else flipped(0, count) for count in bits]
     np.testing.assert_array_equal(group_near_duplicates(phi, np.array(classes), hashes), expected)
+
+
+def test_of_many_photos_that_are_alike_no_chain_makes_one_group() -> None:
+    """Of different signs of a kind one pair in ten is as close as frames of a burst."""
+    rng = np.random.default_rng(0)
+    phi = (1 + 0.3 * rng.normal(size=(80, 64))).astype(np.float32)
+    hashes = [int.from_bytes(np.packbits(rng.random(64) < 0.25).tobytes(), "big") for _ in range(80)]
+    near = [(a ^ b).bit_count() <= 20 for a, b in combinations(hashes, 2)]
+    assert 0.05 < np.mean(near) < 0.3
+    groups = group_near_duplicates(phi, np.zeros(80, int), hashes)
+    assert np.bincount(groups).max() <= 10
 
 
 def test_near_duplicates_are_left_out_together_and_every_class_loses_as_many_scenes() -> None:
