@@ -95,7 +95,8 @@ class Settings(BaseSettings):
         "sqlite:///comln-serve.db",
         repr=False,  # it may hold a password
         description="Database of classifiers: sqlite:///FILE, relative to the working folder, "
-        "sqlite:////absolute/FILE, or postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
+        "sqlite:////absolute/FILE, or postgresql://USER:PASSWORD@HOST:PORT/DATABASE, where %40 "
+        "stands for an @ in the password, %25 for a %.",
     )
     require_keys: CliImplicitFlag[bool] = Field(
         False, description="Answer only requests with an API key (docs/security.md); comln-serve keys create makes one."

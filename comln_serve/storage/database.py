@@ -47,7 +47,8 @@ class Database:
         self.url = parse_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         # Without the driver, as the user wrote it, and without the password.
-        self.description = str(self.url.database if self.is_sqlite else self.url.set(drivername="postgresql"))
+        shown = self.url.set(drivername="postgresql").difference_update_query(["password"])
+        self.description = str(self.url.database if self.is_sqlite else shown)
         try:
             self._engine = create_engine(
                 self.url.difference_update_query([_FILE_PARAMETER]),
@@ -189,9 +190,16 @@ def parse_url(url: str) -> URL:
     scheme = url.partition("://")[0].partition("+")[0]
     if url.startswith(_POSTGRESQL):
         try:
-            return make_url(url).set(drivername="postgresql+psycopg")
+            parsed = make_url(url).set(drivername="postgresql+psycopg")
         except (ArgumentError, ValueError):
             scheme = "postgresql"
+        else:
+            if "@" in (parsed.host or ""):  # which would be shown, as it is no part of the password
+                raise StartupError(
+                    "the database URL has more than one '@' before the host; in a user's name or password write %40 "
+                    "for '@' and %25 for '%'"
+                )
+            return parsed
     # Only the scheme is shown: the rest may hold a password.
     raise StartupError(
         f"database URL must read {_SQLITE}FILE or {_POSTGRESQL}USER:PASSWORD@HOST:PORT/DATABASE, "

@@ -352,10 +352,17 @@ def test_postgresql_that_is_not_there() -> None:
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
         with pytest.raises(StartupError, match="Check that it is running") as caught:
-            Store(f"postgresql://me:secret@127.0.0.1:{port}/name")
+            Store(f"postgresql://me:secret@127.0.0.1:{port}/name?password=hidden")
     assert f"me:***@127.0.0.1:{port}" in str(caught.value)
     assert "connections? Check that" in str(caught.value)
     assert "secret" not in str(caught.value)
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_password_with_an_at_sign_is_not_taken_for_the_host() -> None:
+    with pytest.raises(StartupError, match="write %40") as caught:
+        Store("postgresql://me:se@cret@127.0.0.1:1/name")
+    assert "cret" not in str(caught.value)
 
 
 def test_a_connection_flushes_at_every_commit(path: Path) -> None:
