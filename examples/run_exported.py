@@ -43,6 +43,8 @@ def decode(path: Path, preprocessing: dict[str, Any]) -> NDArray[np.uint8]:
         enough = math.ceil(2 * preprocessing["image_size"] / preprocessing.get("crop_fraction", 1))
         image.draft(None, (enough, enough))
     image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16"):  # greyscale of 16 bits, which convert() would clip at 255
+        image = Image.fromarray(((np.asarray(image, np.uint32) + 128) // 257).astype(np.uint8))
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         image = Image.new("RGBA", layer.size, (*preprocessing["background"], 255))

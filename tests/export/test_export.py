@@ -76,6 +76,10 @@ def files(folder: Path) -> list[Path]:
         picture(rng, 45, 60, mode).save(made[-1])
     made.append(folder / "palette.png")
     picture(rng, 45, 60).quantize(8).save(made[-1], transparency=3)
+    made.append(folder / "16bits.png")
+    Image.fromarray(rng.integers(0, 65536, (45, 60), dtype=np.uint16)).save(made[-1])
+    made.append(folder / "cmyk.jpg")
+    picture(rng, 45, 60).convert("CMYK").save(made[-1])
     return made
 
 
@@ -208,7 +212,7 @@ def test_the_documented_way_from_a_photo_to_probabilities(
     support = [(path.read_bytes(), folder.name) for folder in groceries for path in (folder / "support").iterdir()]
     client.post("/adapt", **adapt_form(support, name="letters")).raise_for_status()
     (tmp_path / "letters.safetensors").write_bytes(export(client, "letters", "safetensors"))
-    opaque = [path for path in files(tmp_path) if path.stem not in {"RGBA", "LA", "palette"}]
+    opaque = [path for path in files(tmp_path) if path.stem not in {"RGBA", "LA", "palette", "16bits"}]
     for path in [*queries, *opaque, *large(tmp_path)]:
         (tmp_path / "photo.jpg").write_bytes(path.read_bytes())
         asked = predict_form(path.read_bytes(), classifier="letters", top_k=len(groceries))
