@@ -164,8 +164,8 @@ def test_mistakes_of_triton_s_client_are_told(triton_client: Any) -> None:
     shared.set_shared_memory("region", 100)
     image = images_input(QUERIES[0])
     for inputs, outputs, status, message in [
-        ([numbers], None, 422, r"IMAGE is FP32 \[1, 4\]; send BYTES \[n\]"),
-        ([square], None, 422, r"IMAGE is BYTES \[1, 1\]; send BYTES \[n\]"),
+        ([numbers], None, 422, r"inputs\.0\.datatype: must be BYTES.*; received 'FP32'"),
+        ([square], None, 422, r"IMAGE has the shape \[1, 1\]; send \[n\]"),
         ([other], None, 422, "'INPUT0'. Send one, 'IMAGE'"),
         ([image, other], None, 422, "'IMAGE', 'INPUT0'. Send one, 'IMAGE'"),
         ([none], None, 422, "is empty"),
@@ -229,7 +229,8 @@ def test_broken_framing_is_422(server: LiveServer) -> None:
         (message(data=["AAAA", "AAAA"]), None, "elements in 'data'"),
         (message(size=0, data=["AAAA"]), None, "elements in 'data'"),
         (message(data=["no base64!"]), None, "IMAGE.0 is not base64"),
-        (message(count=-1, data=[]), None, "send BYTES"),
+        (message(count=-1, data=[]), None, "send [n]"),
+        (message(datatype="FP32", shape=[1, 2], data=[0.5, 1]), None, "datatype: must be BYTES"),
         (message(data=[1]), None, "should be a valid string"),
         (message(shape=["1"]), None, "should be a valid integer"),
         (b"[]", None, "an object"),

@@ -16,6 +16,12 @@ def _no_shared_memory(value: Any) -> Any:
     return value
 
 
+def _image_files(datatype: str) -> str:
+    if datatype != "BYTES":
+        raise ValueError("must be BYTES: image files as they are, JPEG or PNG for example, not pixels")
+    return datatype
+
+
 SharedMemory = Annotated[Any, AfterValidator(_no_shared_memory)]
 
 
@@ -32,7 +38,8 @@ class InputParameters(_Wire):
 
 class InputTensor(_Wire):
     name: str
-    datatype: str
+    # Told before `data`, which has numbers where a client sends pixels.
+    datatype: Annotated[str, AfterValidator(_image_files)]
     shape: Annotated[list[int], FailFast(), Field(max_length=_MOST)]
     parameters: InputParameters = InputParameters()
     data: Annotated[list[Base64], FailFast()] = []
