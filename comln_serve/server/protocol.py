@@ -190,6 +190,9 @@ class Protocol(HttpToolsProtocol):
         self._stop_waiting()
         super().on_headers_complete()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing: Java's client asks to upgrade in every request, and uvicorn would advise to install packages."""
+
     def on_body(self, body: bytes) -> None:
         self._bytes_beside_body = 0
         self._pieces += 1

@@ -48,7 +48,7 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         # Without the driver, as the user wrote it, and without the password.
         shown = self.url.set(drivername="postgresql").difference_update_query(["password"])
-        self.description = str(self.url.database if self.is_sqlite else shown)
+        self.description = str(Path(str(self.url.database)).absolute() if self.is_sqlite else shown)
         try:
             self._engine = create_engine(
                 self.url.difference_update_query([_FILE_PARAMETER]),

@@ -260,6 +260,9 @@ def test_an_upgrade_that_would_lose_the_body_is_refused(server: LiveServer) -> N
     assert (status, error["code"]) == (400, "malformed_http")
     assert "--http1.1" in error["message"]
     assert statuses_of(read_all(connect(server, LIVE[:-2] + upgrade + b"\r\n" + LAST)))[0] == 200
+    logged = server.log.read_text()
+    assert "Unsupported upgrade" not in logged
+    assert "WebSocket" not in logged
 
 
 def test_a_request_with_two_hosts_is_refused(server: LiveServer) -> None:

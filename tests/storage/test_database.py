@@ -359,6 +359,12 @@ def test_postgresql_that_is_not_there() -> None:
     assert "hidden" not in str(caught.value)
 
 
+def test_the_file_is_shown_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with closing(Store("sqlite:///a.db")) as store:
+        assert store.description == str(tmp_path / "a.db")
+
+
 def test_a_password_with_an_at_sign_is_not_taken_for_the_host() -> None:
     with pytest.raises(StartupError, match="write %40") as caught:
         Store("postgresql://me:se@cret@127.0.0.1:1/name")
