@@ -55,8 +55,7 @@ _TEXTS = ((b"<svg", "SVG"), (b"<!doctype html", "HTML"), (b"<html", "HTML"), (b"
 _AFTER_128 = ((b"DICM", "DICOM"),)
 
 _IN_WORDS = {"HEIC": "HEIC, the format of iPhone photos", "HTML": "HTML, a web page"}
-_CONVERT = "Convert it to JPEG or PNG."
-# What to do about a file of these formats; `_CONVERT` about others.
+# What to do about a file of these formats; others are to be converted.
 _INSTEAD = {
     "HEIC": "Convert it to JPEG; an iPhone takes JPEG with Settings, Camera, Formats, Most Compatible.",
     "camera raw": "Develop it, and send the JPEG.",
@@ -95,7 +94,11 @@ def not_accepted(kind: str, size: int, formats: Sequence[str]) -> ImageError:
     """The error for a file of `size` bytes that has none of the accepted `formats`: what it is, and what to do."""
     # Of whoever runs the server, not of whoever sent the file.
     missing = ", and HEIC where comln-serve[heic] is installed" if kind == "HEIC" and not _has_decoder(kind) else ""
-    what, instead = _IN_WORDS.get(kind, kind), _INSTEAD.get(kind, _CONVERT)
+    usual = [name for name in ("JPEG", "PNG") if name in formats] or formats[:2]
+    instead = _INSTEAD.get(kind)
+    if instead is None or ("JPEG" in instead and "JPEG" not in formats):
+        instead = f"Convert it to {' or '.join(usual)}."
+    what = _IN_WORDS.get(kind, kind)
     message = f"This is {what} ({size} bytes). Accepted are {', '.join(formats)}{missing}. {instead}"
     return ImageError("invalid_image", message, allowed_formats=list(formats), received_format=kind)
 

@@ -270,3 +270,16 @@ def test_a_jpeg_with_a_second_picture_is_decoded_smaller_too() -> None:
     opened = open_image(buffer.getvalue(), enough=32)
     assert opened.pixels == 100 * 60
     assert opened.decode().size == (100, 60)
+
+
+@pytest.mark.parametrize(
+    ("fmt", "accepted", "advice"),
+    [
+        ("JPEG", ["PNG"], "Convert it to PNG."),
+        ("HEIC", ["PNG"], "Convert it to PNG."),
+        ("PNG", ["JPEG"], "Convert it to JPEG."),
+        ("PNG", ["WEBP", "BMP", "GIF"], "Convert it to WEBP or BMP."),
+    ],
+)
+def test_only_accepted_formats_are_advised(fmt: str, accepted: list[str], advice: str) -> None:
+    assert fails(encode(quadrants(), fmt), formats=accepted).message.endswith(advice)

@@ -1,8 +1,9 @@
 // Names and labels, checked where they are written.
 
+import { limits } from "./models.js";
 import { counted, listed, quoted } from "./words.js";
 
-const LONGEST_LABEL = 256;
+const LONGEST_LABEL = 256; // used until the server has said
 const MOST_ALIKE = 5; // groups of labels, named
 /** What the server takes as a classifier's name, but for those that begin as ids do. */
 export const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
@@ -34,7 +35,8 @@ export const trimmed = (label) => label.trim();
 
 export function checkLabel(label, images) {
   const length = [...label].length;
-  if (length > LONGEST_LABEL) return `A label has at most ${LONGEST_LABEL} characters; this one has ${length}.`;
+  const most = limits?.max_label_length ?? LONGEST_LABEL;
+  if (length > most) return `A label has at most ${most} characters; this one has ${length}.`;
   if (label === "" && images > 0) return "Say what these images show.";
   return "";
 }

@@ -49,7 +49,7 @@ def bundles(models_dir: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def server(bundles: Path, folder: Path) -> Iterator[LiveServer]:
-    with live_server(bundles, folder, "--default-model", "tiny") as server:
+    with live_server(bundles, folder, "--default-model", "tiny", "--max-label-length", "300") as server:
         yield server
 
 

@@ -296,4 +296,9 @@ def test_names_and_labels_are_checked_at_the_field(visitor: Visitor, colours: Co
     visitor.click("[aria-label='Remove Lemon']")
     visitor.adapt()
     assert "two or more are needed" in visitor.messages()
+    # A label may be as long as this server takes.
+    visitor.click("#add-class")
+    visitor.all("input.label")[1].send_keys("x" * 301, Keys.TAB)
+    visitor.adapt()
+    assert "A label has at most 300 characters; this one has 301." in visitor.messages()
     assert visitor.complaints() == []
