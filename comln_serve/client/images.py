@@ -64,7 +64,8 @@ def sources(images: Sequence[ImageSource], labels: Sequence[str] | None = None) 
     Raises:
         InputError: not a list of images, a single one as an array included, or not one label for each.
     """
-    if isinstance(images, str | bytes | bytearray | os.PathLike | Image.Image) or not hasattr(images, "__iter__"):
+    one_or_dict = isinstance(images, str | bytes | bytearray | dict | os.PathLike | Image.Image)
+    if one_or_dict or not hasattr(images, "__iter__"):
         raise InputError(f"images is {_kind(images)}; give a list of images, with one label each where they have some")
     shape = tuple(getattr(images, "shape", ()))
     if len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4)):  # a picture: its rows are no images

@@ -55,8 +55,8 @@ class Settings(BaseSettings):
 
     models_dir: Path | None = Field(
         None,
-        description="Folder of model bundles. Default: models in the working folder if there are bundles in it, else "
-        "those of the clone in an editable install, else the photo model that comes with the package.",
+        description="Folder of model bundles. Default: the first that has bundles of models in the working folder, in "
+        "the package, which comes with the photo model, and in the clone of an editable install.",
     )
     default_model: str | None = Field(
         None,

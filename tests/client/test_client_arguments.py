@@ -44,6 +44,7 @@ def test_what_is_no_horizon(refusing: tuple[Client, Wire], horizon: Any) -> None
     [
         ([], [], "images is empty"),
         (b"one", ["a"], "images is a bytes; give a list of images"),
+        ({"a": [b"one"]}, ["a"], "images is a dict; give a list of images"),
         ([RED, GREEN], ["red"], "received 2 images and 1 labels"),
         ([RED, GREEN], ["red", " "], "label 2 is ' '; a label is text that is not blank"),
         ([RED, GREEN], ["red", 3], "label 2 is 3"),
