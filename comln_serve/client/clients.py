@@ -94,7 +94,7 @@ class _Base(Generic[_Transport]):
         max_side = side_of(max_side)
         if transport is None and httpx2.URL(address).host in _LOOPBACK:
             transport = self._direct(verify)  # the environment's proxies cannot reach this machine's own address
-        headers = _headers(key or os.environ.get("COMLN_KEY"))
+        headers = _headers(key or os.environ.get("COMLN_KEY"), address)
         try:
             runtime = self._connect(
                 base_url=address,
@@ -247,10 +247,16 @@ def _without_user(url: str) -> str:
     return str(parsed.copy_with(userinfo=b"")) if parsed.userinfo else url
 
 
-def _headers(key: str | None) -> dict[str, str]:
+def _headers(key: str | None, address: str) -> dict[str, str]:
     agent = {"User-Agent": f"comln-serve-client/{__version__}"}
+    key = (key or "").strip()  # secrets are often read from files, which end with a line break
     if not key:
         return agent
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise InputError("the API key has characters that no key has; give it as `comln-serve keys create` printed it")
+    if httpx2.URL(address).userinfo:
+        raise InputError(
+            f"there are an API key and a user in the address of {_without_user(address)}, and the header Authorization "
+            "has room for one of them; leave the other out"
+        )
     return {**agent, "Authorization": f"Bearer {key}"}

@@ -210,7 +210,7 @@ def test_a_route_that_an_earlier_server_lacks(status: int, code: str) -> None:
 
 def test_the_environment_names_server_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMLN_URL", "https://example.org/comln/")
-    monkeypatch.setenv("COMLN_KEY", "secret")
+    monkeypatch.setenv("COMLN_KEY", "secret\n")  # as a file has it
     seen: list[httpx2.Request] = []
     transport = httpx2.MockTransport(lambda request: seen.append(request) or httpx2.Response(200, json={"models": []}))
     with Client(transport=transport) as client:
@@ -222,6 +222,9 @@ def test_the_environment_names_server_and_key(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(InputError, match="characters that no key has") as caught:
         Client(key="two words")
     assert "two words" not in str(caught.value)
+    with pytest.raises(InputError, match="a user in the address of") as caught:
+        Client("https://me:hidden@example.org/comln")
+    assert "hidden" not in str(caught.value)
 
 
 def test_keys(keyed: TestClient) -> None:

@@ -146,6 +146,10 @@ def test_the_document_names_what_there_is() -> None:
     assert arguments in environment_of("cpu")
     body = Settings.model_fields["max_body_bytes"].default
     assert f"client_max_body_size {body // 2**20}m;" in document
+    (waits,) = re.findall(r"proxy_read_timeout (\d+)s;", document)
+    assert int(waits) > sum(
+        Settings.model_fields[f"max_{name}_seconds"].default for name in ("queue", "inference", "solve")
+    )
 
 
 def test_an_image_has_one_runtime_and_the_rest_of_the_dependencies() -> None:

@@ -32,7 +32,7 @@ _HINTS: dict[str, tuple[str, list[tuple[str, ...]]]] = {
         "With these commands: {} lists versions, {} promotes one.",
         [("classifiers ls",), ("classifiers promote", "NAME@VERSION")],
     ),
-    "forbidden": ("Whoever runs the server makes keys: comln-serve keys create --scope.", []),
+    "forbidden": ("Whoever runs the server makes keys: comln-serve keys create --tenant TENANT --scope SCOPE.", []),
 }
 
 URL = click.option("--url", metavar="URL", help=f"Address of the server.  [default: COMLN_URL, or {DEFAULT_URL}]")
