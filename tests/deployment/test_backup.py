@@ -27,10 +27,14 @@ NAMES = ("letters", "digits", "tools")
 FILE = "comln-serve.db"
 KEEPING = "--keep-thumbnails"
 PYTHON_BACKUP = (
-    "python3 -c \"import sqlite3; sqlite3.connect('/data/comln-serve.db').backup(sqlite3.connect('/data/copy.db'))\""
+    "python3 -c \"import sqlite3 as s; s.connect('file:/data/comln-serve.db?mode=rw', uri=True)"
+    ".backup(s.connect('/data/copy.db'))\""
 )
-COMMANDS = {"sqlite3": 'sqlite3 /data/comln-serve.db ".backup /data/copy.db"', "python3": PYTHON_BACKUP}
-RESTORE = "rm -f /data/comln-serve.db-wal /data/comln-serve.db-shm && mv /data/copy.db /data/comln-serve.db"
+COMMANDS = {
+    "sqlite3": "sqlite3 'file:/data/comln-serve.db?mode=rw' \".backup /data/copy.db\"",
+    "python3": PYTHON_BACKUP,
+}
+RESTORE = "mv /data/copy.db /data/comln-serve.db && rm -f /data/comln-serve.db-wal /data/comln-serve.db-shm"
 PG_DUMP, PG_RESTORE = "pg_dump --format=custom --file=comln.dump", "pg_restore --exit-on-error --no-owner"
 
 
@@ -39,11 +43,15 @@ def documented(command: str) -> str:
     return command
 
 
-def run(command: str, folder: Path) -> None:
-    """Run a command of the documentation with this folder in the place of /data."""
+def call(command: str, folder: Path) -> tuple[int, str]:
+    """Run a command of the documentation with this folder in the place of /data. Returns its status and errors."""
     command = documented(command).replace("/data", str(folder)).replace("python3 ", f"{sys.executable} ", 1)
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    return done.returncode, done.stderr
+
+
+def run(command: str, folder: Path) -> None:
+    assert call(command, folder) == (0, "")
 
 
 def adapt(server: LiveServer, name: str, shots: int) -> None:
@@ -118,6 +126,24 @@ def test_a_sqlite_database_is_copied_under_load_and_restored(command: str, model
     with live_server(models_dir, tmp_path, KEEPING, database_url=url) as server:
         assert (predictions(server), thumbnails(server)) == (before, pictures)
         adapt(server, "new", 1)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_database_that_is_not_there_is_not_copied(command: str, tmp_path: Path) -> None:
+    if shutil.which(command) is None:
+        pytest.skip(f"{command} is not installed")
+    status, errors = call(COMMANDS[command], tmp_path)
+    assert status == 1
+    assert "unable to open database file" in errors
+    assert not (tmp_path / FILE).exists()
+
+
+def test_a_copy_that_is_not_there_costs_nothing(tmp_path: Path) -> None:
+    """Recent classifiers may be in the write-ahead log only."""
+    (tmp_path / f"{FILE}-wal").touch()
+    status, _ = call(RESTORE, tmp_path)
+    assert status == 1
+    assert (tmp_path / f"{FILE}-wal").exists()
 
 
 @pytest.fixture
