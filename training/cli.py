@@ -12,7 +12,7 @@ from comln_serve.errors import StartupError
 from comln_serve.flow import FlowError
 from training.config import ConfigError
 from training.data import DataError
-from training.errors import BackboneError, CheckpointError, ExportError, WriteError
+from training.errors import BackboneError, CheckpointError, DivergedError, ExportError, WriteError
 
 _CORRECTABLE = (
     BackboneError,
@@ -20,6 +20,7 @@ _CORRECTABLE = (
     CheckpointError,
     ConfigError,
     DataError,
+    DivergedError,
     ExportError,
     FlowError,
     OSError,

@@ -13,6 +13,16 @@ class CheckpointError(ValueError):
     """A run that cannot be resumed, measured or exported."""
 
 
+class DivergedError(RuntimeError):
+    """Training whose numbers are no longer finite."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "training diverged: losses or embeddings are NaN or infinite. Lower the learning rate, pretraining.lr "
+            "before the episodes, or else optimiser.lr"
+        )
+
+
 class ExportError(RuntimeError):
     """A bundle cannot be made from a run, or the exported graph computes other embeddings."""
 

@@ -99,6 +99,6 @@ class ValidationConfig(Section):
     """
 
     every: Count = 500
-    episodes: Count = 200
+    episodes: Annotated[int, Field(ge=2)] = 200  # one has no interval
     queries: Count = 15
-    tasks: tuple[tuple[Count, Count], ...] = ((5, 1),)
+    tasks: Annotated[tuple[tuple[Annotated[int, Field(ge=2)], Count], ...], Field(min_length=1)] = ((5, 1),)

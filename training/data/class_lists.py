@@ -29,13 +29,24 @@ def standard_split(name: str, split: str) -> Any:
     return json.loads(text)
 
 
-def classes_by_share(names: list[str], split: str, shares: tuple[float, float, float]) -> list[str]:
-    """The share of the sorted `names` that belongs to `split`, after a shuffle with a fixed seed."""
+def classes_by_share(names: list[str], split: str, shares: tuple[float, float, float], root: Path) -> list[str]:
+    """The share of the sorted `names` that belongs to `split`, after a shuffle with a fixed seed.
+
+    Raises:
+        DataError: none of the names of the data at `root` does.
+    """
     order = np.random.default_rng(_SHUFFLE_SEED).permutation(len(names))
     ends = np.round(np.cumsum(shares) * len(names)).astype(int)
     starts = [0, *ends[:-1]]
     which = SPLITS.index(split)
-    return [names[i] for i in sorted(order[starts[which] : ends[which]])]
+    found = [names[i] for i in sorted(order[starts[which] : ends[which]])]
+    if names and not found:
+        raise DataError(
+            f"{root}: data.class_shares, {', '.join(f'{share:g}' for share in shares)} of the classes for "
+            f"{', '.join(SPLITS)}, leaves none of its {len(names)} for {split}. Add classes, or set data.class_shares; "
+            f"evaluate, calibrate and study measure all of them with --split {ALL}"
+        )
+    return found
 
 
 def own_split(lists: str | Mapping[Any, str], root: Path, split: str) -> list[str]:

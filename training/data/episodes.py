@@ -40,8 +40,16 @@ def check_episodes(data: ImageSet, ways: int, shots: int, queries: int) -> None:
         DataError: fewer classes than ways, or a class with too few images or groups of images.
     """
     _check_ways(data, ways)
+    problems: dict[str, str] = {}
     for name, members in zip(data.names, data.members, strict=True):
-        _check_class(data, name, members, shots, queries)
+        try:
+            _check_class(data, name, members, shots, queries)
+        except DataError as error:
+            problems[name] = str(error)
+    if problems:
+        first, *others = problems
+        more = f"; {len(others)} more have too few, such as {', '.join(map(repr, others[:3]))}" if others else ""
+        raise DataError(problems[first] + more)
 
 
 def sample_episode(rng: np.random.Generator, data: ImageSet, ways: int, shots: int, queries: int) -> Episode:

@@ -51,7 +51,7 @@ def load_image_csv(
         elif rows[0].split is not None:
             rows = _of_split(rows, split, root)
         else:
-            names = set(classes_by_share(sorted({row.label for row in rows}), split, shares))
+            names = set(classes_by_share(sorted({row.label for row in rows}), split, shares, root))
             rows = [row for row in rows if row.label in names]
     return load_rows(rows, preprocessing, f"{root}, split {split}")
 

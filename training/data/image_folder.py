@@ -51,12 +51,7 @@ def load_image_folder(
         found = class_folders(root / split)
     else:
         folders = class_folders(root)
-        found = {name: folders[name] for name in classes_by_share(sorted(folders), split, shares)}
-        if folders and not found:
-            raise DataError(
-                f"{root}: data.class_shares, {', '.join(f'{share:g}' for share in shares)} of the classes for "
-                f"{', '.join(SPLITS)}, leaves none of its {len(folders)} for {split}"
-            )
+        found = {name: folders[name] for name in classes_by_share(sorted(folders), split, shares, root)}
     if not found:
         raise DataError(f"{root}, split {split}: there is no folder of images in it; expected {_EXPECTED}")
     return load_class_folders(found, preprocessing, f"{root}, split {split}")

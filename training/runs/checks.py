@@ -33,8 +33,7 @@ def check_run(config: Config, train: _Sets, val: _Sets, processes: int) -> None:
     episodes = config.episodes
     least, most = episodes.ways
     for name, data in train.items():
-        # With several data sets, tasks of a small one have fewer ways; see draw_batch.
-        ways = most if name is None else max(least, min(most, data.n_classes))
+        ways = max(least, min(most, data.n_classes))  # of a range as many as there are classes; see draw_batch
         _check_set("training", name, data, config.data.kind, ways, episodes.shots[1], episodes.queries)
     for name, data in val.items():
         for ways, shots in config.validation.tasks:

@@ -11,6 +11,7 @@ from torch.nn import functional
 from training.config import Config
 from training.data import sample_episode
 from training.data.resident import ResidentImages
+from training.errors import DivergedError
 from training.model import MetaModel
 from training.runs.augmentation import augment, draw
 from training.runs.distributed import Group
@@ -40,8 +41,8 @@ def draw_batch(config: Config, data: Sequence[ResidentImages], update: int, grou
     device or the number of processes.
 
     Args:
-        data: one data set or several. Of several, one is drawn for each task, all equally likely;
-            the largest number of ways is then limited by the classes of the smallest one drawn.
+        data: one data set or several. Of several, one is drawn for each task, all equally likely.
+            The upper end of a range of ways is limited by the classes of the smallest one drawn.
     """
     group = group or Group()
     settings = config.episodes
@@ -76,10 +77,16 @@ def draw_batch(config: Config, data: Sequence[ResidentImages], update: int, grou
 
 
 def episode_loss(model: MetaModel, batch: MetaBatch) -> Tensor:
-    """Mean query cross-entropy after adaptation, the objective of Algorithm 1."""
+    """Mean query cross-entropy after adaptation, the objective of Algorithm 1.
+
+    Raises:
+        DivergedError: embeddings are not finite.
+    """
     tasks, images = batch.images.shape[:2]
     ways, M, device = len(batch.shots), sum(batch.shots), batch.images.device
     embeddings = model.embeddings(batch.images.flatten(0, 1)).unflatten(0, (tasks, images))
+    if not embeddings.isfinite().all():
+        raise DivergedError
     phi, query = embeddings[:, :M], embeddings[:, M:]  # (B, M, d), (B, N q, d)
     labels = torch.arange(ways, device=device)
     of_support = labels.repeat_interleave(torch.tensor(batch.shots, device=device))

@@ -56,6 +56,7 @@ def fit(config: Config, train: Data, val: Data, out: Path, *, resume: bool, comm
         CheckpointError: `out` holds a run and `resume` is false, or one of another configuration or on
             other data.
         DataError: too few classes, or images of a class, for the configured episodes.
+        DivergedError: losses or embeddings are no longer finite.
     """
     group, device = join()
     try:

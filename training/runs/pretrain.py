@@ -4,6 +4,7 @@ The episodes then start from an embedding that is already good, and fit it to th
 cheaper than episodes alone, since every image of a batch contributes to the loss.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from training.config import Config
 from training.data import ImageSet
 from training.data.resident import ResidentImages
 from training.data.several import Data
+from training.errors import DivergedError
 from training.model import MetaModel
 from training.runs.augmentation import augment, draw
 from training.runs.distillation import Teacher
@@ -93,6 +95,7 @@ def pretrain(
     Raises:
         BackboneError: the teacher is not a usable bundle.
         CheckpointError: `out` holds a run and `resume` is false, or one of another configuration.
+        DivergedError: the loss, or an embedding, is not finite.
     """
     config, group = model.config, group or Group()
     settings = config.pretraining
@@ -142,12 +145,14 @@ def pretrain(
             average_gradients(supervised.parameters(), group)
             phase.step()
             losses.append(loss.detach())
+        mean_loss = float(torch.stack(losses).mean())
+        if not math.isfinite(mean_loss):
+            raise DivergedError
         if log is None:
             continue
         done = epoch + 1
         measured = done % settings.validate_every == 0 or done == settings.epochs
         results = validate(model, val) if measured else []
-        mean_loss = float(torch.stack(losses).mean())
         checkpoint = phase.checkpoint(done, results)
         log.record(done, checkpoint.validation, loss=mean_loss, seconds=round(checkpoint.seconds, 1))
         checkpoint.save(out / PRETRAINING)

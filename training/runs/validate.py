@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from training.data.several import Data, by_name
+from training.errors import DivergedError
 from training.evaluation.evaluate import evaluate
 from training.evaluation.tasks import Task
 from training.model import MetaModel
@@ -30,11 +33,17 @@ class Validated:
 
 
 def validate(model: MetaModel, data: Data) -> list[Validated]:
-    """Accuracy on the configured tasks of each data set, always on the same episodes."""
+    """Accuracy on the configured tasks of each data set, always on the same episodes.
+
+    Raises:
+        DivergedError: embeddings are not finite.
+    """
     settings, head = model.config.validation, model.head()
     results: list[Validated] = []
     for name, images in by_name(data).items():
         embeddings = images.embeddings(model.embed)
+        if not np.isfinite(embeddings).all():
+            raise DivergedError
         for ways, shots in settings.tasks:
             task = Task(ways, shots, settings.queries)
             accuracy = evaluate(embeddings, head, images, task, settings.episodes)

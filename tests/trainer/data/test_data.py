@@ -124,7 +124,7 @@ class TestImageFolder:
 
     def test_a_split_without_a_share_is_told(self, tmp_path: Path) -> None:
         write_folder(tmp_path, {"a": 1, "b": 1, "c": 1, "d": 1})
-        with pytest.raises(DataError, match=r"class_shares, 0\.75, 0\.25, 0 of .* leaves none of its 4 for test"):
+        with pytest.raises(DataError, match=r"class_shares, 0\.75, 0\.25, 0 of .* leaves none of its 4 for test\."):
             load_image_folder(tmp_path / "train", "test", POLICY, (0.75, 0.25, 0.0))
 
     def test_jpegs_as_some_browsers_save_them(self, tmp_path: Path) -> None:
@@ -269,6 +269,8 @@ class TestEpisodes:
         check_episodes(data, 3, 1, 2)
         with pytest.raises(DataError, match="class 'b' has 3 images; an episode needs 3"):
             check_episodes(data, 2, 3, 1)
+        with pytest.raises(DataError, match=r"class 'b' has 3 images; .* 3 \+ 1; 1 more have too few, such as 'c'$"):
+            check_episodes(toy_set((4, 3, 2)), 2, 3, 1)
         with pytest.raises(DataError, match="4-way"):
             check_episodes(data, 4, 1, 0)
         check_episodes(toy_set((4, 4), rotations=4), 8, 2, 2)

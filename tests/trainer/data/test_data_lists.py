@@ -166,5 +166,5 @@ class TestCsv:
     def test_shares_that_leave_a_split_empty(self, tmp_path: Path) -> None:
         write_images(tmp_path, "1.png")
         (tmp_path / "t.csv").write_text("path,label\n1.png,a\n")
-        with pytest.raises(DataError, match=r"t\.csv, split test: no class was found"):
+        with pytest.raises(DataError, match=r"t\.csv: .* leaves none of its 1 for test\. Add cl"):
             load("image_csv", tmp_path / "t.csv", "test")

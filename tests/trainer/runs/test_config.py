@@ -162,6 +162,9 @@ def test_a_single_number_is_a_range(tmp_path: Path) -> None:
         (["pretraining={}"], "pretraining.epochs"),
         (["augmentation.jitter=1"], "augmentation.jitter"),
         (["precision=float16"], "precision"),
+        (["validation.tasks=[]"], "validation.tasks"),
+        (["validation.tasks=[[1, 1]]"], "validation.tasks.0.0"),
+        (["validation.episodes=1"], "validation.episodes"),
     ],
 )
 def test_contradicting_keys_are_refused(tmp_path: Path, overrides: list[str], message: str) -> None:

@@ -24,7 +24,7 @@ from training.checkpoint_names import BEST, LAST, PRETRAINING
 from training.cli import main
 from training.config import Config
 from training.data import DataError, ImageSet
-from training.errors import CheckpointError, WriteError
+from training.errors import CheckpointError, DivergedError, WriteError
 from training.evaluation.evaluate import evaluate
 from training.evaluation.tasks import Task
 from training.model import MetaModel
@@ -197,12 +197,14 @@ def test_data_too_small_for_the_episodes_are_refused_before_training(tmp_path: P
     data = colour_classes(per_class=4)
     fit(config(), data, data, tmp_path / "enough", resume=False)
     with pytest.raises(
-        DataError, match=r"^training: .* 4 images; an episode needs \d \+ 2\. Lower episodes\.shots .* or add images$"
+        DataError,
+        match=r"^training: .* 4 images; an episode needs \d \+ 2; .*\. Lower episodes\.shots .* or add images$",
     ):
         fit(config(episodes={"shots": [1, 3], "queries": 2}), data, data, tmp_path, resume=False)
     validation = config().validation.model_dump() | {"tasks": [[5, 3]]}
     with pytest.raises(
-        DataError, match=r"^validation: .* 4 images; an episode needs \d \+ 2\. Lower the shots in validation\.tasks"
+        DataError,
+        match=r"^validation: .* 4 images; an episode needs \d \+ 2; .*\. Lower the shots in validation\.tasks",
     ):
         fit(config(validation=validation), data, data, tmp_path, resume=False)
     ways = data.n_classes + 1
@@ -212,6 +214,27 @@ def test_data_too_small_for_the_episodes_are_refused_before_training(tmp_path: P
         match=rf"^validation: {ways}-way .* need {ways} classes; there are {ways - 1}\. Lower the ways in .* or add cl",
     ):
         fit(config(validation=validation), data, data, tmp_path, resume=False)
+
+
+def test_a_range_of_ways_may_reach_beyond_the_classes(tmp_path: Path) -> None:
+    data = colour_classes()
+    fit(config(episodes={"ways": [3, 20], "queries": 2, "shots": 1}), data, data, tmp_path / "range", resume=False)
+    with pytest.raises(DataError, match=r"^training: 20-way .* need 20 classes; there are 8\. Lower episodes\.ways"):
+        fit(config(episodes={"ways": 20, "queries": 2, "shots": 1}), data, data, tmp_path, resume=False)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimiser": {"lr": 1e30}},
+        {"optimiser": {"lr": 1e30}, "updates": 1},
+        {"pretraining": {"epochs": 2, "lr": 1e30}},
+    ],
+)
+def test_training_that_diverges_says_which_learning_rate_to_lower(tmp_path: Path, changes: dict[str, object]) -> None:
+    data = colour_classes()
+    with pytest.raises(DivergedError, match=r"NaN or infinite\. Lower the learning rate, pretraining\.lr"):
+        fit(config(**changes), data, data, tmp_path, resume=False)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", None])
