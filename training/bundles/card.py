@@ -230,7 +230,8 @@ def _settings(manifest: Manifest) -> str:
 
 
 def _law(law: TaskLaw) -> str:
-    return f"{law.constant:.4f} {law.shots:+.4f} ln k {law.ways:+.4f} ln N"
+    terms = ((law.shots, "ln k"), (law.ways, "ln N"))  # 0 where all tasks have the same k or N
+    return " ".join([f"{law.constant:.4f}", *(f"{factor:+.4f} {name}" for factor, name in terms if factor)])
 
 
 def _worse(calibration: Calibration) -> str:
@@ -250,13 +251,16 @@ def _calibration(calibration: Calibration | None) -> str:
             "fitted to all of them."
         )
     temperature, unknown = _law(calibration.log_temperature), _law(calibration.unknown)
+    header, rows = suspects_table(calibration)
+    suspects = (
+        f"\nSupport images with wrong labels, as a report lists them:\n\n{markdown(header, rows)}\n" if rows else ""
+    )
     return f"""
 ## Calibration
 
 On {calibration.split} classes: fitted to {calibration.episodes} episodes of each task with seed
 {seed}, measured on as many others with seed {seed + 1}; {calibration.queries} queries a
 class.{apart}
-
 
     {calibration.command}
 
@@ -270,8 +274,4 @@ Images of classes outside the task, told by how like their likeliest class they 
 comes from the images of the task; where these are too few it is {unknown}:
 
 {markdown(*unknown_table(calibration))}
-
-Support images with wrong labels, as a report lists them:
-
-{markdown(*suspects_table(calibration))}
-"""
+{suspects}"""

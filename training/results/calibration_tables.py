@@ -10,7 +10,7 @@ from comln_serve.bundle.manifest import Shots, describe_task
 Table = tuple[Sequence[str], list[list[str]]]
 """Header and rows."""
 
-# Below it the similarity tells next to nothing. The weakest of the bundles here is at 0.609 (docs/reports.md).
+# Below it the similarity tells next to nothing.
 _LEAST_AUROC = 0.6
 
 

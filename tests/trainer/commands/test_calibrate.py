@@ -104,11 +104,15 @@ def test_measures_equal_those_of_scipy_and_scikit_learn() -> None:
     assert calibration_error(certain, np.array([0])) == 0.0
 
 
-def test_a_table_without_rows_is_left_out(run: Run) -> None:
+def test_a_table_without_rows_is_left_out(run: Run, bundle: Path) -> None:
     """Of one image a class, none can be held out to find wrong labels."""
-    out = run("--task", "3x1", "--dry-run")
+    out = run("--task", "3x1", "--even-if-worse")
     assert "Unknown\n" in out
     assert "Wrong labels" not in out
+    card = (bundle / "README.md").read_text(encoding="utf-8")
+    assert "## Calibration" in card
+    assert "wrong labels" not in card
+    assert "ln k" not in card, "all tasks have the same k"
 
 
 def test_it_prints_and_records(run: Run, bundle: Path) -> None:
