@@ -153,6 +153,12 @@ class MetaModel(nn.Module):
         log_T = log_T + classes * math.log(n_classes / REFERENCE_CLASSES)
         return log_T.exp()
 
+    @property
+    def shown_horizon(self) -> tuple[float, str]:
+        """T for people, and of which task it is: that of the reference task where T depends on the task."""
+        of = "" if self.exponents is None else f" for {REFERENCE_EXAMPLES} examples of {REFERENCE_CLASSES} classes"
+        return math.exp(float(self.log_T.detach())), of
+
     def temperature(self, n_examples: int, n_classes: int) -> Tensor | float:
         """What the query logits of a task are divided by in the loss: a learned law of M and N, or 1.
 

@@ -50,6 +50,7 @@ def write_report(out: Path) -> Path:
         CheckpointError: there is no run in `out`.
     """
     best, last = Checkpoint.load(out / BEST), Checkpoint.load(out / LAST)
+    horizon, of = best.restore_model().shown_horizon
     log = read_log(out)
     phases = {phase: [r for r in log if r["phase"] == phase] for phase in ("pretraining", "episodes")}
     facts = {
@@ -57,7 +58,7 @@ def write_report(out: Path) -> Path:
         "hardware": last.hardware,
         "time": f"{last.seconds / 60:.1f} minutes",
         "updates": f"{last.update} of {last.config.updates}; the best is that of {best.update}",
-        "horizon": f"T = {best.restore_model().head().horizon:.5g}",
+        "horizon": f"T = {horizon:.5g}{of}",
     }
     if not log:
         facts["figures"] = f"none: {LOG}, of which they are made, is missing or empty"

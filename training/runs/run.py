@@ -55,11 +55,12 @@ class Run(Phase):
         improved, self.best = score > self.best, max(self.best, score)
         checkpoint = self.checkpoint(done, results)
         head, law = self.model.head(), self.model.log_temperature
+        horizon, of = self.model.shown_horizon
         log.record(
             done,
             checkpoint.validation,
             loss=query_loss,
-            horizon=head.horizon,
+            horizon=horizon,
             alpha=head.alpha,
             shot_offset=head.shot_offset,
             temperature=None if law is None else math.exp(law[0].item()),  # of 25 images of 5 classes
@@ -74,6 +75,6 @@ class Run(Phase):
             f"update {done}: "
             + "; ".join(map(str, results))
             + (f"; mean {100 * score:.2f} %" if len(self.val) > 1 else "")
-            + f"; T = {head.horizon:.4g}; {rate:.2f} episodes a second"
+            + f"; T = {horizon:.4g}{of}; {rate:.2f} episodes a second"
         )
         self._since = time.monotonic()

@@ -74,6 +74,9 @@ def test_a_horizon_that_depends_on_the_task_is_learned_exported_and_served(tmp_p
     head = best.restore_model().head()
     assert head.exponents is not None
     assert head.exponents.norm != 0
+    of_25_in_5 = head.horizon * 25**head.exponents.examples * 5**head.exponents.classes
+    assert record_of(tmp_path / "run", best)["horizon"] == pytest.approx(of_25_in_5)
+    assert f"T = {of_25_in_5:.5g} for 25 examples of 5 classes" in (tmp_path / "run" / "report.html").read_text()
     export_bundle(best, tmp_path / "models" / "law", ABOUT)
     assert head.similarity is not None
     assert head.similarity != settings.head.initial_similarity
