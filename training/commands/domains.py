@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from training.commands.subject import Subject
 from training.config import ConfigError, DataConfig
 from training.config.data import SEVERAL, Use
 from training.data import DataError, ImageSet, load_split
-from training.data.class_lists import ALL
+from training.data.class_lists import ALL, in_several_splits
 from training.data.several import named_path
 
 KINDS: tuple[str, ...] = tuple(kind for kind in get_args(DataConfig.model_fields["kind"].annotation) if kind != SEVERAL)
@@ -45,7 +46,6 @@ class Domain:
         """
         try:
             data = load_split(self.config, self.root, split, use=self.use)
-            return replace(data, rotations=1)
         except DataError as error:
             ruled_out = self.use not in {"both", split} and split != ALL
             if ruled_out or self.config.kind == "image_folder" or not self.root.is_dir():
@@ -54,6 +54,9 @@ class Domain:
                 f"{error}. It was read as {self.config.kind}, which is the bundle's own kind "
                 f"unless --kind says otherwise; --kind image_folder reads folders of classes"
             ) from error
+        if self.config.kind == "image_folder" and (warning := in_several_splits(self.root, data.names)):
+            print(f"warning: {warning}", file=sys.stderr)
+        return replace(data, rotations=1)
 
     def arguments(self) -> list[str]:
         """The options that read it again, with DATA in place of the path."""

@@ -7,6 +7,7 @@ trained on. `splits/*.json` are the standard ones: miniImageNet (Ravi and Laroch
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +22,9 @@ ALL = "all"
 """A split of its own: all classes of the data."""
 
 _SHUFFLE_SEED = 0
+
+# What folders of splits are called elsewhere, besides the names of splits here; in any case.
+_LIKE_SPLITS = {*SPLITS, "training", "valid", "validation", "dev", "testing", "eval"}
 
 
 def standard_split(name: str, split: str) -> Any:
@@ -47,6 +51,25 @@ def classes_by_share(names: list[str], split: str, shares: tuple[float, float, f
             f"evaluate, calibrate and study measure all of them with --split {ALL}"
         )
     return found
+
+
+def like_split(name: str) -> bool:
+    """Whether a class, by its path, is in a folder that is named like a split."""
+    folder, separator, _ = name.partition("/")
+    return separator != "" and folder.lower() in _LIKE_SPLITS
+
+
+def in_several_splits(where: object, names: Sequence[str]) -> str:
+    """A warning of classes in more than one folder named like a split, such as train/x and val/x; "" without any."""
+    counted = Counter(name.partition("/")[2] for name in names if like_split(name))
+    twice = sorted(name for name, count in counted.items() if count > 1)
+    if not twice:
+        return ""
+    return (
+        f"{where}: {len(twice)} classes have folders in several splits, first {twice[0]!r}, and each folder counts as "
+        "a class of its own. If they are the same class, put all its images into one folder, or give the folder of "
+        "one split as --data"
+    )
 
 
 def own_split(lists: str | Mapping[Any, str], root: Path, split: str) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from comln_serve.imaging import Preprocessing
-from training.data.class_lists import ALL, SPLITS, classes_by_share, own_split
+from training.data.class_lists import ALL, SPLITS, classes_by_share, like_split, own_split
 from training.data.images import DataError, ImageSet, build_image_set
 
 SUFFIXES = (
@@ -36,8 +36,8 @@ def load_image_folder(
         lists: class lists of the splits, see `own_split`; folders are then `<root>/<class>`.
 
     Raises:
-        DataError: no such folder, no class in it, a listed class without a folder, or a class
-            without images.
+        DataError: no such folder, no class in it, a listed class without a folder, a class
+            without images, or folders with other names of splits.
     """
     if not root.is_dir():
         found = "is a file, not a folder; unpack it if it is an archive" if root.exists() else "no such folder"
@@ -51,6 +51,11 @@ def load_image_folder(
         found = class_folders(root / split)
     else:
         folders = class_folders(root)
+        if misnamed := sorted({name.partition("/")[0] for name in folders if like_split(name)}):
+            raise DataError(
+                f"{root}: {', '.join(map(repr, misnamed))}: folders of splits are called {', '.join(SPLITS)}; rename "
+                "them, or name the classes of each split in data.splits"
+            )
         found = {name: folders[name] for name in classes_by_share(sorted(folders), split, shares, root)}
     if not found:
         raise DataError(f"{root}, split {split}: there is no folder of images in it; expected {_EXPECTED}")

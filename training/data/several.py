@@ -10,6 +10,7 @@ from pathlib import Path
 from training.config import ConfigError, DataConfig
 from training.config.data import NAME, SEVERAL
 from training.data import ImageSet, load_split
+from training.data.class_lists import in_several_splits
 
 Data = ImageSet | Mapping[str, ImageSet] | Mapping[str | None, ImageSet]
 
@@ -51,13 +52,16 @@ def load_training(config: DataConfig, given: Sequence[str]) -> tuple[Data, Data]
 
 
 def shared_classes(config: DataConfig, train: Data, val: Data) -> list[str]:
-    """A warning for each data set of folders with names of classes in both splits.
+    """A warning for each data set of folders with names of classes in several splits.
 
     They may be numbers, of different classes. Mostly they are folders that divide the images of each class, as for an
     ordinary classifier. Other kinds have their own splits of classes, or labels that are numbers.
     """
     kinds = {part.name: part.kind for part in config.sets} | {None: config.kind}
     warnings: list[str] = []
+    for part_name, part in (*by_name(train).items(), *by_name(val).items()):
+        if kinds[part_name] == "image_folder" and (warning := in_several_splits(part_name or "the data", part.names)):
+            warnings.append(warning)
     for name, part in by_name(train).items():
         other = by_name(val).get(name)
         if (

@@ -74,6 +74,16 @@ def test_all_classes_are_measured_whatever_their_split(run: Run) -> None:
     assert "svm-cv" in out
 
 
+def test_a_class_in_two_splits_is_told(
+    bundle: Path, domains: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("all", "val"):
+        few = ("--split", split, "--task", "3x1", "--queries", "3", "--episodes", "2")
+        assert main(["evaluate", str(bundle), "--data", str(domains[0]), *few]) == 0
+        told = f"{domains[0]}: 8 classes have folders in several splits, first 'class0'" in capsys.readouterr().err
+        assert told == (split == "all")
+
+
 def test_results_are_recorded_by_data_set(run: Run, bundle: Path) -> None:
     run("--task", "3x1", "--baselines", "cosine", "--group", r"other=^\d+|x", "--record")
     manifest = load_bundle(bundle).manifest

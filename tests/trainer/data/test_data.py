@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import tarfile
 from importlib.resources import files
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.support.paths import REPOSITORY
 from training.config import DataConfig
 from training.config.data import SEVERAL
 from training.data import _LOADERS, DataError, ImageSet, check_episodes, load_split, sample_episode
+from training.data.class_lists import in_several_splits
 from training.data.image_folder import load_image_folder
 from training.data.images import fit_pixels
 from training.data.omniglot import load_omniglot
@@ -151,6 +153,18 @@ class TestImageFolder:
         data = load_image_folder(tmp_path, "all", POLICY, SHARES, {"train": "list.txt"})
         assert data.names == ("train/a", "train/b", "val/c")
         assert load_image_folder(tmp_path / "train", "all", POLICY, SHARES).names == ("a", "b")
+
+    def test_folders_with_other_names_of_splits_are_refused(self, tmp_path: Path) -> None:
+        write_folder(tmp_path, {"a": 1, "b": 1})
+        for folder in ("Train", "Validation"):
+            shutil.copytree(tmp_path / "train", tmp_path / "data" / folder)
+        with pytest.raises(DataError, match=r"'Train', 'Validation': folders of splits are called train, val, test"):
+            load_image_folder(tmp_path / "data", "train", POLICY, SHARES)
+        names = load_image_folder(tmp_path / "data", "all", POLICY, SHARES).names
+        assert names == ("Train/a", "Train/b", "Validation/a", "Validation/b")
+        warning = in_several_splits("data", names)
+        assert warning.startswith("data: 2 classes have folders in several splits, first 'a'")
+        assert not in_several_splits("data", ("train/a", "val/b", "fruit/c", "milk/c"))
 
     @pytest.mark.parametrize("form", ["PPM", "TIFF"])
     def test_formats_of_data_sets_that_only_the_trainer_reads(self, tmp_path: Path, form: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from training.cli import main
 from training.config import Config, ConfigError, DataConfig, load_config
 from training.data import DataError, ImageSet, load_split
 from training.data.resident import ResidentImages
-from training.data.several import load_training
+from training.data.several import load_training, shared_classes
 from training.runs.episodes import MetaBatch, draw_batch
 from training.runs.fit import fit
 from training.runs.log import read_log
@@ -163,6 +164,12 @@ def test_a_set_for_one_use_has_no_other_split(tmp_path: Path) -> None:
     for split in ("val", "test"):
         with pytest.raises(DataError, match=f"no split {split}"):
             load_split(config, root, split, use="train")
+
+
+def test_a_set_for_one_use_whose_classes_are_in_two_splits_is_told() -> None:
+    twice = replace(plain(10, classes=2), names=("train/x", "val/x"))
+    (warning,) = shared_classes(several(LEFT_OUT).data, {"a": twice}, {"b": plain(20, classes=2)})
+    assert warning.startswith("a: 1 classes have folders in several splits, first 'x'")
 
 
 def test_tasks_come_from_every_set_and_have_no_more_ways_than_it_has_classes() -> None:
