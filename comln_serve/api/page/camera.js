@@ -33,7 +33,7 @@ export function openCamera(label, take) {
     announce(`${counted(taken, "picture")} taken.`);
   }
   openDialog(`Camera: ${label}`, [video, el("p", { class: "actions" }, one), status], { closed: close });
-  navigator.mediaDevices.getUserMedia({ video: { width: { ideal: 1280 } }, audio: false }).then(
+  navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment", width: { ideal: 1280 } }, audio: false }).then(
     (granted) => {
       stream = granted;
       if (closed) return close();
@@ -44,6 +44,6 @@ export function openCamera(label, take) {
         one.focus();
       };
     },
-    (error) => (status.textContent = `The browser does not give the camera: ${error.message}.`),
+    (error) => (status.textContent = `The browser does not give the camera: ${error.message}`),
   );
 }

@@ -16,7 +16,7 @@ let lastUsed = null; // the class that pasted images go to
 
 export const titleOf = (one) => one.label || `class ${work.classes.indexOf(one) + 1}`;
 
-// --- Thumbnails ---------------------------------------------------------------------------------
+// --- Thumbnails ---
 
 /** The picture of an image, or, where the browser cannot show it, the kind of its file. */
 export function picture(image, properties = {}) {
@@ -47,7 +47,7 @@ function thumbnail(image, owner) {
   return node;
 }
 
-// --- A class ------------------------------------------------------------------------------------
+// --- A class ---
 
 function card(owner) {
   const nodes = new Map();
@@ -153,12 +153,16 @@ function takeAway(owner) {
 let examplesShown = () => {};
 export const onExamples = (open) => (examplesShown = open);
 
-// --- Adding images ------------------------------------------------------------------------------
+// --- Adding images ---
 
-/** Says which files of a choice, a drop or a paste are left out. */
-export function sayOthers(others) {
-  if (others.length === 0) return;
-  complain(`${counted(others.length, "file is no image and was", "files are no images and were")} left out: `, theirs(listed(others)), ".");
+/** Whether there are images in a choice, a drop or a paste. Says which files are left out, or that there were none. */
+export function holdsImages({ images, others }) {
+  if (others.length > 0) {
+    complain(`${counted(others.length, "file is no image and was", "files are no images and were")} left out: `, theirs(listed(others)), ".");
+  } else if (images.length === 0) {
+    complain("There was no image in it. If photos were dropped, choose them instead: some browsers pass on no dropped files.");
+  }
+  return images.length > 0;
 }
 
 function put(owner, files) {
@@ -166,12 +170,9 @@ function put(owner, files) {
   lastUsed = owner;
 }
 
-function takeInto(owner, { images, others }) {
-  sayOthers(others);
-  if (images.length === 0) {
-    if (others.length === 0) complain("There was no image in what was dropped.");
-    return;
-  }
+function takeInto(owner, found) {
+  if (!holdsImages(found)) return;
+  const { images } = found;
   put(owner, images.map(({ file }) => file));
   announce(`${counted(images.length, "image")} added to ${titleOf(owner)}.`);
 }
@@ -184,12 +185,9 @@ export function partsWords({ root, parts }) {
 }
 
 /** Makes classes of folders; images in no folder make a class without a label yet. */
-function takeFolders({ images, others }) {
-  sayOthers(others);
-  if (images.length === 0) {
-    complain("There was no image in what was dropped. Drop photos, or folders that hold some.");
-    return;
-  }
+function takeFolders(found) {
+  if (!holdsImages(found)) return;
+  const { images } = found;
   const split = partsOf(images);
   if (split) {
     complain(theirs(`${partsWords(split)} Nothing was added. Choose the folder ${quoted(split.train)} here, and keep ` +
@@ -228,7 +226,7 @@ export async function paste(data) {
   return true;
 }
 
-// --- All of them --------------------------------------------------------------------------------
+// --- All of them ---
 
 function draw() {
   for (const [owner, { node }] of cards) {

@@ -6,7 +6,7 @@ import { firstPage, installList } from "./classifiers.js";
 import { closeDialog } from "./dialog.js";
 import { byId, el, theirs } from "./dom.js";
 import { isLeaving } from "./manage.js";
-import { keepPictures, remembers } from "./memory.js";
+import { keepPictures, onLost } from "./memory.js";
 import { limits, loadModels } from "./models.js";
 import { installReport } from "./report.js";
 import { referenceOf, wordsOf } from "./server.js";
@@ -23,7 +23,7 @@ const STEPS = ["images", "quality", "sort", "use"];
 let step = "images";
 let opened; // the reference that is open: null for the draft; undefined while none is
 
-// --- Views --------------------------------------------------------------------------------------
+// --- Views ---
 
 function drawStep() {
   for (const name of STEPS) {
@@ -42,7 +42,7 @@ function addressOf(reference, name) {
   const query = new URLSearchParams();
   if (reference) query.set("classifier", reference);
   if (name !== firstStep(reference)) query.set("step", name);
-  return query.size > 0 ? `./?${query}` : "./";
+  return String(query) ? `./?${query}` : "./";
 }
 
 function drawTitle() {
@@ -174,7 +174,7 @@ async function showRenamed({ name, version }, now) {
   await takeName({ name }, now);
 }
 
-// --- The key ------------------------------------------------------------------------------------
+// --- The key ---
 
 function showKey(visible) {
   byId("key-bar").hidden = !visible;
@@ -187,7 +187,7 @@ async function start() {
   byId("kept-note").hidden = !limits?.keep_thumbnails;
 }
 
-// --- Start --------------------------------------------------------------------------------------
+// --- Start ---
 
 document.addEventListener("click", (event) => {
   const link = event.target.closest("a[data-go], a[data-step]");
@@ -260,8 +260,8 @@ installSorting();
 installUse(go, showRenamed);
 installList();
 onChange(drawTitle);
+onLost(() => (byId("lost").hidden = false));
 await start();
 await restorePhotos();
 await route();
-if (!(await remembers())) byId("classes-note").textContent = "This browser keeps nothing: a reload loses the classes.";
 document.documentElement.dataset.ready = "";

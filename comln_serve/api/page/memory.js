@@ -1,7 +1,7 @@
 // What outlives a reload, in this browser's IndexedDB: the draft, photos to sort, and pictures of
 // the examples of classifiers made here (the server keeps none, or a small one of each class). Never the API key.
 //
-// Where the browser refuses (private windows, a full disk), the page works without it.
+// Where the browser refuses (private windows, a full disk), the page works without it, and says so.
 
 const STORES = { works: "key", images: "id", pictures: "id", families: "classifier" };
 const FAMILIES = 8; // classifiers, with all their versions, of which pictures are kept
@@ -37,22 +37,26 @@ window.addEventListener("beforeunload", (event) => {
   if (keeping > 0) event.preventDefault();
 });
 
-export const remembers = async () => (await opened) !== null;
+let whenLost = () => {};
+
+/** lost() is called when something cannot be kept. */
+export const onLost = (lost) => (whenLost = lost);
 
 const run = (store, mode, action, otherwise) =>
   mode === "readwrite" ? whileKeeping(transact(store, mode, action, otherwise)) : transact(store, mode, action, otherwise);
 
 async function transact(store, mode, action, otherwise) {
   await opened;
-  if (database === null) return otherwise;
   try {
     return await new Promise((resolve, reject) => {
+      if (database === null) throw new Error("There is no database.");
       const transaction = database.transaction(store, mode);
       const request = action(transaction.objectStore(store));
       transaction.oncomplete = () => resolve(request?.result);
       transaction.onabort = () => reject(transaction.error);
     });
   } catch {
+    if (mode === "readwrite") whenLost();
     return otherwise;
   }
 }

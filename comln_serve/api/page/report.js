@@ -36,7 +36,7 @@ export const examplePicture = (number) => {
   return kept ? keptPicture(work.classifier, number) : el("span", { class: "no-picture" }, `#${number}`);
 };
 
-// --- The headline -------------------------------------------------------------------------------
+// --- The headline ---
 
 function worth({ held_out: heldOut, near_duplicates: near = [] }, classes) {
   const { accuracy, judged } = heldOut;
@@ -74,7 +74,7 @@ function headline(detail) {
   );
 }
 
-// --- Parts --------------------------------------------------------------------------------------
+// --- Parts ---
 
 /** As wide as the page. */
 function widePart(...content) {

@@ -2,7 +2,7 @@
 
 import { announce, complain } from "./announce.js";
 import { bar } from "./charts.js";
-import { partsWords, picture, sayOthers } from "./classes.js";
+import { holdsImages, partsWords, picture } from "./classes.js";
 import { csvOf, save } from "./csv.js";
 import { closeDialog, openDialog } from "./dialog.js";
 import { button, byId, el, theirs } from "./dom.js";
@@ -44,7 +44,7 @@ function missed({ folder, result }) {
 const isRest = () => unsorted().length > 0 && results().every(({ classifier }) => classifier === work.classifier?.id);
 const results = () => photos.filter(({ result }) => result).map(({ result }) => result);
 
-// --- Sending ------------------------------------------------------------------------------------
+// --- Sending ---
 
 /** Sorts photos that have no result of the present classifier; all of them if asked to. Returns whether it was not
  * stopped. */
@@ -160,7 +160,7 @@ async function keepWaiting(some) {
   }
 }
 
-// --- Tiles --------------------------------------------------------------------------------------
+// --- Tiles ---
 
 /** Made once, so that the picture is not loaded again whenever its tile changes. */
 function frameOf(photo) {
@@ -234,7 +234,7 @@ function openPhoto(photo) {
   openDialog(photo.name, content.filter(Boolean));
 }
 
-// --- The grid -----------------------------------------------------------------------------------
+// --- The grid ---
 
 function selected() {
   const [label, state, order] = ["filter-class", "filter-state", "filter-order"].map((id) => byId(id).value);
@@ -316,12 +316,9 @@ function drawGrid() {
 /** Whether a photo of this name is among those to sort. */
 export const holdsPhoto = (name) => photos.some((photo) => photo.name === name);
 
-export async function addPhotos({ images, others }) {
-  sayOthers(others);
-  if (images.length === 0) {
-    if (others.length === 0) complain("There was no image in what was dropped.");
-    return;
-  }
+export async function addPhotos(found) {
+  if (!holdsImages(found)) return;
+  const { images } = found;
   const split = partsOf(images);
   if (split) complain(theirs(`${partsWords(split)} To see how many photos are right, drop the folder ${quoted(split.test)} alone.`));
   const added = images.map(({ file, path, label }) => Object.assign(newImage(file, { later: true }), { name: path, folder: label, file }));

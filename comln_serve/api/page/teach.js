@@ -175,7 +175,7 @@ function showProgress(text, share) {
   else byId("adapt-bar").value = share;
 }
 
-// --- The fields ---------------------------------------------------------------------------------
+// --- The fields ---
 
 function drawName() {
   const { problem, suggestion } = checkName(byId("name").value.trim());

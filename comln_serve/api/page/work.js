@@ -45,7 +45,7 @@ export function changed({ edited = true } = {}) {
 export const isDraft = () => work.key === DRAFT;
 export const allImages = () => work.classes.flatMap(({ images }) => images);
 
-// --- Opening ------------------------------------------------------------------------------------
+// --- Opening ---
 
 let opening = 0;
 
@@ -91,7 +91,7 @@ function leave() {
 
 const made = (label, id = newId(), stored = 0) => ({ id, label, stored, images: [] });
 
-// --- Images -------------------------------------------------------------------------------------
+// --- Images ---
 
 function imageOf({ id, name, blob, small = blob, order, problem = "", number = null, result = null, folder = "" }) {
   const url = URL.createObjectURL(small);
@@ -176,7 +176,7 @@ export function keepImages(images) {
   return memory.keepAll("images", kept.map((image) => recordOf(image, work.key, owners.get(image))));
 }
 
-// --- Classes ------------------------------------------------------------------------------------
+// --- Classes ---
 
 export function addClass(label = "") {
   const added = made(label);

@@ -161,6 +161,28 @@ def test_forced_colours_and_motion(visitor: Visitor, colours: Colours) -> None:
     visitor.prefer()
 
 
+def test_a_browser_of_2022_goes_from_step_to_step(visitor: Visitor) -> None:
+    """It has no URLSearchParams.size."""
+    visitor.run("delete URLSearchParams.prototype.size")
+    for step in ("quality", "sort", "use"):
+        visitor.step(step)
+        assert visitor.run("return location.search") == f"?step={step}"
+
+
+def test_an_older_browser_says_what_the_page_needs(visitor: Visitor) -> None:
+    if not isinstance(visitor.browser, Chromium):
+        pytest.skip("only Chromium's driver can take something from a page before its scripts run")
+    assert not visitor.one("#too-old").is_displayed()
+    script = visitor.browser.cdp(
+        "Page.addScriptToEvaluateOnNewDocument", source="delete AbortSignal.prototype.throwIfAborted"
+    )
+    try:
+        visitor.driver.refresh()
+        visitor.wait(lambda: "needs Safari 15.4, Chrome or Edge 100, Firefox 98" in visitor.text("#too-old"))
+    finally:
+        visitor.browser.cdp("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
+
+
 SHIFTS = """
     window.shifts = [];
     new PerformanceObserver((list) => {

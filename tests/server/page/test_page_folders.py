@@ -177,6 +177,10 @@ def test_dropped_pasted_and_taken_images(visitor: Visitor, colours: Colours) -> 
     assert visitor.run("return location.pathname") == "/"
     visitor.paste(colours["blue"][0])
     visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 4)
+    visitor.run(
+        "const real = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);"
+        " navigator.mediaDevices.getUserMedia = (asked) => { window.asked = asked; return real(asked); }"
+    )
     visitor.press("Camera")
     visitor.wait(lambda: visitor.text("#dialog [role=status]") == "Ready.")
     visitor.press("Take a picture", "#dialog")
@@ -185,6 +189,13 @@ def test_dropped_pasted_and_taken_images(visitor: Visitor, colours: Colours) -> 
     visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 5)
     # The browser tells the page that the dialog is closed a moment after it is.
     visitor.wait(lambda: visitor.run("return document.querySelector('video').srcObject.active") is False)
+    assert visitor.run("return window.asked.video.facingMode") == "environment", "of a phone: not the one for selfies"
+    # Some browsers pass on no dropped files.
+    assert visitor.messages() == ""
+    visitor.run(
+        "document.querySelector('.class').dispatchEvent(new DragEvent('drop', {dataTransfer: new DataTransfer()}))"
+    )
+    visitor.wait(lambda: "choose them instead" in visitor.messages())
     assert visitor.complaints() == []
 
 

@@ -247,6 +247,19 @@ def test_the_draft_survives_a_reload(visitor: Visitor, colours: Colours) -> None
     visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 9)
 
 
+def test_what_cannot_be_kept_is_told(visitor: Visitor, colours: Colours) -> None:
+    """As on a full disk."""
+    visitor.add_class("red", colours["red"])
+    visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 3)
+    assert not visitor.one("#lost").is_displayed()
+    visitor.run("IDBObjectStore.prototype.put = () => { throw new DOMException('', 'QuotaExceededError'); }")
+    visitor.add_class("green", colours["green"])
+    visitor.wait(lambda: visitor.text("#lost").startswith("This browser keeps no photos"))
+    visitor.step("sort")
+    assert visitor.one("#lost").is_displayed()
+    assert visitor.complaints() == []
+
+
 def test_undoing_a_new_start_keeps_what_came_since(visitor: Visitor, colours: Colours) -> None:
     visitor.make({label: colours[label] for label in ("red", "green")})
     assert visitor.text("#start-over") == "Start another"
