@@ -92,8 +92,9 @@ notebook: $(VENV)/.dev  ## run docs/notebook.ipynb, its outputs in place
 	$(BIN)/python -m tests.support.notebook docs/notebook.ipynb
 
 browser: $(VENV)/.lighthouse-$(LIGHTHOUSE)  ## what the tests of the page need: Debian's browsers (as root), Lighthouse
-	@command -v chromium && command -v chromedriver && command -v firefox-esr || { apt-get update -q && \
-	    apt-get install -q -y --no-install-recommends chromium chromium-driver firefox-esr; }
+	@command -v chromium && command -v chromedriver && command -v firefox-esr && command -v WebKitWebDriver && \
+	    command -v Xvfb || { apt-get update -q && apt-get install -q -y --no-install-recommends \
+	    chromium chromium-driver firefox-esr webkit2gtk-driver xvfb; }
 
 $(VENV)/.lighthouse-$(LIGHTHOUSE): | $(VENV)/bin/python
 	@command -v npm || { apt-get update -q && apt-get install -q -y --no-install-recommends nodejs npm; }

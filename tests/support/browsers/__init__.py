@@ -3,7 +3,10 @@
 from tests.support.browsers.base import Browser
 from tests.support.browsers.chromium import Chromium
 from tests.support.browsers.firefox import Firefox
+from tests.support.browsers.webkit import WebKit
 
-__all__ = ["BROWSERS", "Browser", "Chromium", "Firefox"]
+__all__ = ["BROWSERS", "Browser", "Chromium", "Firefox", "WebKit"]
 
-BROWSERS = {browser.name: browser for browser in (Chromium, Firefox)}
+BROWSERS = {
+    browser.name: browser for browser in (Chromium, Firefox)
+}  # of all tests; WebKit's driver has too little for some
