@@ -3,7 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 # The first of these that is Python 3.11 or newer; override with `make PYTHON=... demo`.
-PYTHON ?= $(shell for p in python3 python python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for p in python3 python python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 PORT ?= 8000
@@ -14,7 +14,7 @@ RUNTIME ?= $(if $(wildcard /dev/nvidia0 /dev/dxg $(VENV)/lib/python3*/site-packa
 LIGHTHOUSE := 12.8.2
 
 # Test processes; a file is run by one of them. The files that take longest come first (tests/conftest.py).
-JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+JOBS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # What runs in one process: no torch, no Ray.
 FAST := $(addprefix tests/,api bundle configuration engine flow imaging report security storage)

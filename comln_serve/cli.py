@@ -13,10 +13,12 @@ from comln_serve.configuration.sources import read_configuration
 from comln_serve.errors import ServiceError, StartupError
 from comln_serve.key_commands import keys_command
 from comln_serve.server.processes import processes
+from comln_serve.streams import write_utf8
 
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point. Returns the exit status (2: unusable configuration, 1: could not get ready)."""
+    write_utf8()
     arguments = sys.argv[1:] if argv is None else argv
     if arguments == ["--version"]:
         print(__version__)

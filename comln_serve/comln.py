@@ -4,11 +4,14 @@ import sys
 import warnings
 from importlib import util
 
+from comln_serve.streams import write_utf8
+
 _NEEDED = ("click", "httpx2", "PIL", "tqdm")
 
 
 def main() -> int:
     """Run the command. Returns 2 where packages of the extra `client` are missing."""
+    write_utf8()
     missing = [name for name in _NEEDED if util.find_spec(name) is None]
     if missing:
         print(f'comln: {", ".join(missing)} not installed: pip install "comln-serve[client]"', file=sys.stderr)

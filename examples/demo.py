@@ -9,7 +9,6 @@ import argparse
 import base64
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -89,12 +88,7 @@ def main() -> int:
             _photos(url, page)
             _characters(url)
         finally:
-            server.send_signal(signal.SIGINT if os.name == "nt" else signal.SIGTERM)
-            try:
-                status = server.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                status = server.wait()
+            status = _stop(server)
     print(f"\nserver stopped with status {status}\nevery photo with its prediction: {page}")
     return status
 
@@ -211,6 +205,17 @@ def _wait_until_ready(url: str, server: "subprocess.Popen[bytes]", log: Path) ->
             except OSError:
                 time.sleep(0.1)
     raise SystemExit(f"the server did not become ready:\n{log.read_text(errors='replace')}")
+
+
+def _stop(server: "subprocess.Popen[bytes]") -> int:
+    """Stop the server; returns its exit status. Windows ends it without a signal that it could answer with one."""
+    server.terminate()
+    try:
+        status = server.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        status = server.wait()
+    return 0 if os.name == "nt" else status
 
 
 def _print_compilation(log: BinaryIO) -> None:

@@ -10,6 +10,7 @@ from comln_serve import __version__
 from comln_serve.bundle import BundleError
 from comln_serve.errors import StartupError
 from comln_serve.flow import FlowError
+from comln_serve.streams import write_utf8
 from training.config import ConfigError
 from training.data import DataError
 from training.errors import BackboneError, CheckpointError, DivergedError, ExportError, WriteError
@@ -53,6 +54,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status (2: something the caller can correct)."""
+    write_utf8()
     given = sys.argv[1:] if argv is None else argv
     parser = _Parser(prog="comln-train", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)

@@ -122,7 +122,7 @@ def read_file(path: Path) -> dict[str, Any]:
         StartupError: the file cannot be read, or holds something that is not a setting.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise StartupError(f"{path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

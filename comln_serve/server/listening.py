@@ -32,8 +32,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
         except OSError as error:
             # A name may stand for an address of a family that this machine has switched off.
             if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                raise _refused(host, port, os.strerror(error.errno or 0)) from error
-            reasons.append(os.strerror(error.errno))
+                raise _refused(host, port, error.strerror or str(error)) from error
+            reasons.append(error.strerror or str(error))
             continue
         port = listening[0].getsockname()[1]
     if not listening:
@@ -70,7 +70,8 @@ def _listen(family: int, kind: int, protocol: int, address: tuple[object, ...]) 
     # Not `socket.create_server`: its sockets name no protocol, and asyncio would leave Nagle's algorithm on for them.
     opened = socket.socket(family, kind, protocol)
     try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if os.name == "posix":  # Windows would let another process listen on the same port
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:  # IPv4 has a socket of its own
             opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         opened.bind(address)

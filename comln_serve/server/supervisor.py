@@ -23,7 +23,6 @@ from comln_serve.server.hangup import on_hangup
 logger = logging.getLogger(__name__)
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
-_HELD = (*_ENDING, signal.SIGHUP)
 
 # A process whose event loop has not run for so long is killed. Nothing that clients can ask for holds it for a second.
 _HANGS_AFTER_S = 30.0
@@ -183,8 +182,9 @@ class Supervisor:
 @contextmanager
 def _signals_held() -> Generator[None, None, None]:
     """Deliver no signal during the block: a process that is being started has its parent's handlers."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    held = (*_ENDING, signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)

@@ -54,6 +54,11 @@ def test_a_flag_wins_over_the_environment_over_the_file(
     }
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Windows PowerShell and older editors write one."""
+    assert read_configuration(["--config", write(tmp_path, "\ufeffport = 11")]).port == 11
+
+
 def test_the_file_of_the_flag_wins_over_that_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

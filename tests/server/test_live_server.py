@@ -10,12 +10,15 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
 
 from comln_serve.configuration.settings import Settings
+from comln_serve.errors import StartupError
+from comln_serve.server import listening
 from comln_serve.server.listening import is_loopback, listen, network_address
 from comln_serve.server.serve import addresses
 from tests.support import http
@@ -225,6 +228,28 @@ def test_where_the_page_is(host: str, found: str | None, expected: str, monkeypa
     finally:
         for opened in sockets:
             opened.close()
+
+
+@pytest.mark.parametrize(("system", "expected"), [("posix", 1), ("nt", 0)])
+def test_a_port_that_another_process_listens_on_is_not_taken(
+    system: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows, the option that lets a server start again at once would let two of them share a port."""
+    monkeypatch.setattr(listening, "os", SimpleNamespace(name=system))
+    for opened in listen("127.0.0.1", 0):
+        with opened:
+            assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR) == expected
+
+
+def test_why_a_port_cannot_be_taken_is_said_in_the_words_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows numbers errors of sockets so that `os.strerror` does not know them."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(10048, "Only one usage of each socket address is normally permitted")
+
+    monkeypatch.setattr(listening, "_listen", refuse)
+    with pytest.raises(StartupError, match="port 8000: only one usage of each socket address"):
+        listen("127.0.0.1", 8000)
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])

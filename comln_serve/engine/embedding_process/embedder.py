@@ -87,7 +87,7 @@ class Embedder:
                 if os.getppid() != self._shared.parent and not self._networks.used:
                     return 0
 
-    def _accept(self, events: select.epoll) -> None:
+    def _accept(self, events: "select.epoll") -> None:
         """Serve a new connection, and have its end noticed while its batch is embedded, too."""
         try:
             connection, _ = self._listening.accept()
