@@ -33,6 +33,14 @@ def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 120
 
 
+def test_commands_have_no_comments() -> None:
+    """zsh, the shell of macOS, takes them for arguments."""
+    for path in (REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        commands = "\n".join([*blocks(text, "sh"), *blocks(text, "bash")])
+        assert re.findall(r"^.*(?:\s|^)#\s.*$", commands, re.MULTILINE) == [], path.name
+
+
 def test_curl_commands_work_as_printed(tmp_path: Path) -> None:
     commands = [*curl_commands(README), *curl_commands(document("http.md"))]
     assert len(commands) == 5
