@@ -31,6 +31,8 @@ from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from tests.support.engines import fails
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the process that embeds needs Linux")
+
 Images = NDArray[np.uint8]
 IMAGES: Images = np.random.default_rng(1).integers(0, 256, (20, 16, 16, 3), dtype=np.uint8)
 
