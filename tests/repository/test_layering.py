@@ -76,6 +76,7 @@ SHARED = (
     "imaging",
     "machine",
     "report",
+    "streams",
     "unknown_names",
 )
 
