@@ -248,8 +248,8 @@ def test_a_class_with_too_few_images_is_told_with_what_to_do(
     for task in (("--task", "3x100"), ()):
         assert main([*measure, *task, "--queries", "100"]) == 2
         assert re.search(
-            r"comln-train: task \S+ with 100 queries a class: class .* an episode needs \d+ \+ 100(; .* too few, such as .*)?\. Ask for fewer "
-            r"ways or shots \(--task\), for fewer --queries, or add images",
+            r"comln-train: task \S+ with 100 queries a class: class .* an episode needs \d+ \+ 100(; .*)?\. Ask for "
+            r"fewer ways or shots \(--task\), for fewer --queries, or add images",
             capsys.readouterr().err,
         )
 
