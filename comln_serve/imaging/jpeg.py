@@ -3,18 +3,20 @@
 import re
 import struct
 
-# A progressive JPEG has about ten scans. Each scan costs a pass over all pixels, even one of 15
-# bytes.
+# A progressive JPEG has about ten scans. Each scan costs a pass over all pixels, even one of 15 bytes.
 _MOST_SCANS, _ORDINARY_SCANS = 200, 16
 # Pillow reads the EXIF data of a JPEG when it opens the file, from segments of at most 64 kB. Cameras write one segment
 # of about fifty entries.
 _EXIF_SEGMENT = re.compile(rb"\xff\xe1..Exif\0\0", re.DOTALL)
 _MOST_EXIF_SEGMENTS, _MOST_EXIF_ENTRIES = 4, 1000
 
+# Segments and fill bytes of a header that are looked at: Pillow reads fewer.
+_MOST_PIECES = 10_000
 _FILL, _START_OF_SCAN = 0xFFFF, 0xFFDA
 _FRAMES = {0xFFC0 + n for n in (0, 1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15)}  # headers of a picture
 _PROGRESSIVE = {0xFFC2, 0xFFC6, 0xFFCA, 0xFFCE}
-_WITHOUT_LENGTH = {0xFF00, 0xFF01, *range(0xFFD0, 0xFFDA)}
+# Segments that Pillow goes over by their length.
+_SEGMENTS = {*range(0xFFC0, 0xFFD0), *range(0xFFDA, 0xFFF0), 0xFFFE} - {0xFFC8}
 
 
 def check_jpeg(jpeg: bytes) -> None:
@@ -23,9 +25,10 @@ def check_jpeg(jpeg: bytes) -> None:
     Raises:
         ValueError: they would; the message says why.
     """
-    if (scans := _scans(jpeg)) > _MOST_SCANS:
+    header_end, row_by_row = _header(jpeg)
+    if not row_by_row and (scans := _scans(jpeg)) > _MOST_SCANS:
         raise ValueError(f"it has {scans} scans, at most {_MOST_SCANS} are allowed")
-    segments = list(_EXIF_SEGMENT.finditer(jpeg))
+    segments = list(_EXIF_SEGMENT.finditer(jpeg, 0, header_end))
     if len(segments) > _MOST_EXIF_SEGMENTS:
         raise ValueError(f"its EXIF data are in {len(segments)} segments, at most {_MOST_EXIF_SEGMENTS} are allowed")
     for segment in segments[:1]:
@@ -44,26 +47,35 @@ def passes(jpeg: bytes) -> int:
     """How often libjpeg goes over a whole picture to decode it, in units of what is usual for a progressive one.
 
     0: it reads the picture in one scan, row by row. Otherwise it keeps all coefficients of the picture, at its full
-    size, until it has read the last scan. It decides that by the first scan: is the picture progressive, or are there
-    components that the scan does not have? A file whose header is unusual counts as if there were.
+    size, until it has read the last scan.
+    """
+    return 0 if _header(jpeg)[1] else max(1, _scans(jpeg) // _ORDINARY_SCANS)
+
+
+def _header(jpeg: bytes) -> tuple[int, bool]:
+    """Where the first scan begins, and whether libjpeg reads the picture in that scan, row by row.
+
+    It does unless the picture is progressive, or has components that the scan does not have. What is behind that scan,
+    such as the video of a motion photo, is not read then. If a header is unusual, it counts as reaching to the end of
+    the file, and the picture as not read row by row.
     """
     at, several = 2, True
     components = 0
-    while len(jpeg) > at + 9:
+    for _ in range(_MOST_PIECES):
+        if len(jpeg) <= at + 9:
+            break
         marker, length = struct.unpack_from(">HH", jpeg, at)
         if marker == _FILL:
             at += 1
             continue
-        if marker < 0xFF00 or marker in _WITHOUT_LENGTH:
+        if marker not in _SEGMENTS:
             break
         if marker in _FRAMES:
             several, components = marker in _PROGRESSIVE, jpeg[at + 9]
         elif marker == _START_OF_SCAN:
-            if not several and jpeg[at + 4] == components:
-                return 0
-            break
+            return at, not several and jpeg[at + 4] == components
         at += 2 + length
-    return max(1, _scans(jpeg) // _ORDINARY_SCANS)
+    return len(jpeg), False
 
 
 def _scans(jpeg: bytes) -> int:

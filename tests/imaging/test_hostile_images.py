@@ -11,6 +11,7 @@ from PIL import Image
 
 from comln_serve.imaging import DEFAULT_MAX_PIXELS, open_image
 from comln_serve.imaging.boxes import announced_pixels
+from comln_serve.imaging.jpeg import passes
 from tests.imaging.test_imaging import fails
 from tests.support.hostile_files import (
     bmp_in_runs,
@@ -223,6 +224,25 @@ def test_a_jpeg_of_very_many_scans_is_refused() -> None:
     assert "scans, at most 200 are allowed" in error.message
 
 
+def test_what_is_behind_a_jpeg_s_picture_does_not_count() -> None:
+    """The video of a motion photo has the two bytes that begin a scan, by chance, once in 64 kB."""
+    photo = encode(plain(), "JPEG", exif=exif_of(20))
+    assert counted(photo + 300 * b"\xff\xda" + 5 * photo) == 25 * 25
+
+
+def test_exif_data_in_many_segments_are_refused() -> None:
+    """Pillow puts them together."""
+    data = encode(plain(), "JPEG", exif=exif_of(20))
+    assert data.count(b"Exif") == 1
+    start = data.index(b"\xff\xe1")
+    segment = data[start : start + 2 + int.from_bytes(data[start + 2 : start + 4], "big")]
+    assert "EXIF data are in 6 segments" in fails(data[:start] + 5 * segment + data[start:], "invalid_image").message
+    # Pillow looks for segments inside of this one, and finds those after what looks like a scan.
+    hidden = b"\xff\xfe\0\x06\xff\xda\0\0"
+    data = data[:start] + b"\xff\xf0\0\x06" + hidden + 5 * segment + data[start:]
+    assert "EXIF data are in 6 segments" in fails(data, "invalid_image").message
+
+
 def counted(data: bytes) -> int:
     """The pixels that a file counts as, where 20 x 20 are enough of it. Its picture must be decoded."""
     opened = open_image(data, enough=20)
@@ -249,6 +269,12 @@ def test_a_jpeg_of_many_scans_counts_as_larger(data: bytes) -> None:
 def test_a_header_in_which_the_first_scan_is_not_found_counts_with_the_full_size() -> None:
     data = encode(plain(), "JPEG")
     assert counted(data[:2] + b"\xff\0" + data[2:]) == SIDE * SIDE
+
+
+@pytest.mark.parametrize("data", [padded_jpeg(), jpeg_of_segments()])
+def test_a_header_in_very_many_pieces_is_not_read_to_its_end(data: bytes) -> None:
+    """Sixteen megabytes of them would take seconds."""
+    assert passes(data) == 1
 
 
 def test_a_large_bmp_in_runs_is_refused() -> None:
