@@ -47,7 +47,7 @@ class Database:
         self.url = parse_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         # Without the driver, as the user wrote it, and without the password.
-        shown = self.url.set(drivername="postgresql").difference_update_query(["password"])
+        shown = self.url.set(drivername="postgresql").difference_update_query(["password", "sslpassword"])
         self.description = str(Path(str(self.url.database)).absolute() if self.is_sqlite else shown)
         try:
             self._engine = create_engine(
@@ -194,10 +194,10 @@ def parse_url(url: str) -> URL:
         except (ArgumentError, ValueError):
             scheme = "postgresql"
         else:
-            if "@" in (parsed.host or ""):  # which would be shown, as it is no part of the password
+            if "@" in f"{parsed.host}{parsed.database}":  # they hold the end of a password, and would be shown
                 raise StartupError(
-                    "the database URL has more than one '@' before the host; in a user's name or password write %40 "
-                    "for '@' and %25 for '%'"
+                    "the database URL has more than one '@'; in a user's name or password write %40 for '@', %2F for "
+                    "'/' and %25 for '%'"
                 )
             return parsed
     # Only the scheme is shown: the rest may hold a password.
