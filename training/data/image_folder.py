@@ -51,7 +51,8 @@ def load_image_folder(
         found = class_folders(root / split)
     else:
         folders = class_folders(root)
-        if misnamed := sorted({name.partition("/")[0] for name in folders if like_split(name)}):
+        misnamed = sorted({name.partition("/")[0] for name in folders if like_split(name)})
+        if len(misnamed) > 1:  # a single one may be a group of classes, such as shoes for training
             raise DataError(
                 f"{root}: {', '.join(map(repr, misnamed))}: folders of splits are called {', '.join(SPLITS)}; rename "
                 "them, or name the classes of each split in data.splits"

@@ -165,6 +165,9 @@ class TestImageFolder:
         warning = in_several_splits("data", names)
         assert warning.startswith("data: 2 classes have folders in several splits, first 'a'")
         assert not in_several_splits("data", ("train/a", "val/b", "fruit/c", "milk/c"))
+        (tmp_path / "data" / "Validation").rename(tmp_path / "data" / "running")
+        names = load_image_folder(tmp_path / "data", "train", POLICY, (1.0, 0.0, 0.0)).names
+        assert names == ("Train/a", "Train/b", "running/a", "running/b"), "groups of classes, such as of shoes"
 
     @pytest.mark.parametrize("form", ["PPM", "TIFF"])
     def test_formats_of_data_sets_that_only_the_trainer_reads(self, tmp_path: Path, form: str) -> None:
