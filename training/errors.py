@@ -18,8 +18,8 @@ class DivergedError(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(
-            "training diverged: losses or embeddings are NaN or infinite. Lower the learning rate, pretraining.lr "
-            "before the episodes, or else optimiser.lr"
+            "training diverged: losses or embeddings are NaN or infinite. Lower the learning rate: pretraining.lr if "
+            "it was pretraining, optimiser.lr if it was the episodes"
         )
 
 

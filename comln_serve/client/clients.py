@@ -256,7 +256,7 @@ def _headers(key: str | None, address: str) -> dict[str, str]:
         raise InputError("the API key has characters that no key has; give it as `comln-serve keys create` printed it")
     if httpx2.URL(address).userinfo:
         raise InputError(
-            f"there are an API key and a user in the address of {_without_user(address)}, and the header Authorization "
-            "has room for one of them; leave the other out"
+            f"there is an API key, and a user in the address of {_without_user(address)}; each needs the header "
+            "Authorization, so give only one of them"
         )
     return {**agent, "Authorization": f"Bearer {key}"}

@@ -55,8 +55,8 @@ class Settings(BaseSettings):
 
     models_dir: Path | None = Field(
         None,
-        description="Folder of model bundles. Default: the first that has bundles of models in the working folder, in "
-        "the package, which comes with the photo model, and in the clone of an editable install.",
+        description="Folder of model bundles. Default: the first of these that holds bundles: models in the working "
+        "folder, models in the package (the photo model), models in the clone of an editable install.",
     )
     default_model: str | None = Field(
         None,

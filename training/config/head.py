@@ -18,7 +18,7 @@ class HeadConfig(Section):
         initial_horizon: T before training (log T is learned unless `learn_horizon` is false).
         condition_horizon: log T is learned as an affine function of log M, log N and
             log mean ||phi||^2, and so depends on the task; before training it is
-            `initial_horizon` for every task, or with `initial_whitening` for 25 examples, and in proportion to M.
+            `initial_horizon` for every task; with `initial_whitening` it is `initial_horizon` * M / 25.
         initial_alpha: scale of a prototype start before training (log alpha is learned).
         initial_similarity: rho of a levelled prototype start before training (its log odds are
             learned); null: prototypes keep their own norms.

@@ -160,7 +160,7 @@ export function holdsImages({ images, others }) {
   if (others.length > 0) {
     complain(`${counted(others.length, "file is no image and was", "files are no images and were")} left out: `, theirs(listed(others)), ".");
   } else if (images.length === 0) {
-    complain("There was no image in it. If photos were dropped, choose them instead: some browsers pass on no dropped files.");
+    complain("No image was found. If you dropped photos, choose them instead: some browsers do not pass on dropped files.");
   }
   return images.length > 0;
 }

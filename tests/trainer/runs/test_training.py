@@ -236,7 +236,7 @@ def test_a_range_of_ways_may_reach_beyond_the_classes(tmp_path: Path) -> None:
 )
 def test_training_that_diverges_says_which_learning_rate_to_lower(tmp_path: Path, changes: dict[str, object]) -> None:
     data = colour_classes()
-    with pytest.raises(DivergedError, match=r"NaN or infinite\. Lower the learning rate, pretraining\.lr"):
+    with pytest.raises(DivergedError, match=r"NaN or infinite\. Lower the learning rate: pretraining\.lr"):
         fit(config(**changes), data, data, tmp_path, resume=False)
 
 
