@@ -194,11 +194,19 @@ def test_what_was_announced_and_given_up_is_not_waited_for(bench: Bench) -> None
     waiting.result(SOON)
 
 
-def test_an_image_that_is_skipped_is_not_waited_for(bench: Bench) -> None:
-    job = Job(3, bench.limits)
+def test_an_image_that_is_skipped_is_not_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, delays = Job(3, bench.limits), list[float | None]()
+    seconds_to_wait = bench.batcher._seconds_to_wait
+
+    def noted(now: float) -> float | None:
+        delays.append(seconds_to_wait(now))
+        return delays[-1]
+
+    monkeypatch.setattr(bench.batcher, "_seconds_to_wait", noted)
     with bench.batcher.expect(job) as put:
         put(1, None)
         put(2, image_of(2)[None])
+        wait_until(lambda: len(delays) > 0 and bool(delays[-1]))  # the thread waits for the delay
         assert bench.network.batches == []
         put(0, None)
         np.testing.assert_array_equal(job.wait()[:, 0], embeddings_of(2))

@@ -29,6 +29,7 @@ from training.evaluation.evaluate import evaluate
 from training.evaluation.tasks import Task
 from training.model import MetaModel
 from training.runs.fit import fit
+from training.runs.log import read_log
 
 
 def colour_classes(n_classes: int = 8, per_class: int = 8, size: int = 16) -> ImageSet:
@@ -231,13 +232,14 @@ def test_a_range_of_ways_may_reach_beyond_the_classes(tmp_path: Path) -> None:
     [
         {"optimiser": {"lr": 1e30}},
         {"optimiser": {"lr": 1e30}, "updates": 1},
-        {"pretraining": {"epochs": 2, "lr": 1e30}},
+        {"pretraining": {"epochs": 3, "lr": 1e30}},
     ],
 )
 def test_training_that_diverges_says_which_learning_rate_to_lower(tmp_path: Path, changes: dict[str, object]) -> None:
     data = colour_classes()
     with pytest.raises(DivergedError, match=r"NaN or infinite\. Lower the learning rate: pretraining\.lr"):
         fit(config(**changes), data, data, tmp_path, resume=False)
+    assert all(math.isfinite(record["loss"]) for record in read_log(tmp_path)), "it ends at once"
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", None])
