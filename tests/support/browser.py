@@ -151,7 +151,7 @@ class Visitor:
         )
 
     def messages(self) -> str:
-        return "\n".join(self.texts(".message"))
+        return "\n".join(self.texts(".message:not([hidden])"))
 
     def complaints(self) -> list[str]:
         """What the browser logged about pages since the last call."""
