@@ -244,7 +244,8 @@ byId("starter").addEventListener("click", async () => {
     for (const { label, files } of empty) addImages(classNamed(label), files);
     if (absent.length > 0) await addPhotos({ images: absent.map((file) => ({ file, folders: [], path: file.name, label: "" })), others: [] });
     announce("The example photos were added.");
-    byId("adapt").focus();
+    // Else the user is in a field already.
+    if ([document.body, byId("starter")].includes(document.activeElement)) byId("adapt").focus();
   } catch (error) {
     complain(theirs(wordsOf(error)));
   }

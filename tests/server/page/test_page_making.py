@@ -81,6 +81,12 @@ def test_from_images_to_sorted_photos(
     assert visitor.complaints() == []
 
 
+def test_who_writes_already_is_not_interrupted_when_the_starter_example_arrives(visitor: Visitor) -> None:
+    visitor.run("document.getElementById('starter').click(); document.getElementById('name').focus()")
+    visitor.wait(lambda: visitor.text("#announcer") == "The example photos were added.")
+    assert visitor.run("return document.activeElement.id") == "name"
+
+
 def test_the_starter_example(visitor: Visitor) -> None:
     visitor.click("#starter")
     visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 15)
