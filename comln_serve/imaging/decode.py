@@ -11,7 +11,7 @@ from comln_serve.imaging.boxes import announced_pixels
 from comln_serve.imaging.colours import UNSUPPORTED, to_rgb
 from comln_serve.imaging.errors import ImageError, StoppedError
 from comln_serve.imaging.formats import FORMATS, not_accepted, recognise
-from comln_serve.imaging.jpeg import check_jpeg, passes
+from comln_serve.imaging.jpeg import passes
 from comln_serve.imaging.orientation import TURNS, orientation
 from comln_serve.imaging.tiff import TiffPage
 
@@ -106,7 +106,7 @@ def open_image(
     if kind not in formats:
         raise not_accepted(kind, len(data), formats)
     try:
-        image, stored = _open(_Guarded(data, check), data, kind)
+        image, stored, times = _open(_Guarded(data, check), data, kind)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(
             "image_too_large",
@@ -154,7 +154,7 @@ def open_image(
             image.draft(None, (enough, enough))
         except Exception as error:
             raise _corrupt(described, str(error), formats) from error
-    return ImageFile(image, kind, described, _decoded_pixels(image, kind, data, pixels), formats)
+    return ImageFile(image, kind, described, _decoded_pixels(image, kind, pixels, times), formats)
 
 
 class _RefusedError(ValueError):
@@ -177,9 +177,13 @@ class _Guarded(io.BytesIO):
         return super().read(size)
 
 
-def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
-    """Open the picture without decoding it. Also returns a lower bound of its stored pixels."""
-    stored = 0
+def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int, int]:
+    """Open the picture without decoding it.
+
+    Also returns a lower bound of its stored pixels, and how often each of them counts: 0 if the picture is decoded row
+    by row at its reduced size.
+    """
+    stored, times = 0, 1
     try:
         if kind in ("HEIC", "AVIF"):
             stored = announced_pixels(data)
@@ -189,43 +193,39 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int]:
                 raise _RefusedError("its first page is the preview of a raw file")
             stored = page.tile_pixels
         elif kind == "JPEG":
-            check_jpeg(data)
+            times = passes(data)
     except ValueError as error:
         raise _RefusedError(str(error)) from error
     if kind != "HEIC":
         picture = Image.open(file, formats=[kind])
         _drop_text(picture)
-        if _in_runs(picture, kind) and picture.width * picture.height > _MOST_IN_RUNS:
-            raise _RefusedError(f"it is compressed in runs, and has more than {_MOST_IN_RUNS} pixels")
+        if kind == "BMP" and picture.info["compression"] in _RUNS:
+            if picture.width * picture.height > _MOST_IN_RUNS:
+                raise _RefusedError(f"it is compressed in runs, and has more than {_MOST_IN_RUNS} pixels")
+            times = _LIKE_A_RUN
         # A BMP in runs is read two bytes at a time, if it is not too large.
         file.reads_left = math.inf if kind == "BMP" else _MOST_READS + len(data) / _BYTES_OF_A_READ
-        return picture, stored
+        return picture, stored, times
     # Imported here, as many servers never receive HEIC. The class is used directly, as registering
     # it would change what Pillow opens in the whole process.
     from pillow_heif import HeifImageFile  # noqa: PLC0415
 
-    return HeifImageFile(file), stored
+    return HeifImageFile(file), stored, times
 
 
-def _in_runs(image: Image.Image, kind: str) -> bool:
-    return kind == "BMP" and image.info["compression"] in _RUNS
-
-
-def _decoded_pixels(image: Image.Image, kind: str, data: bytes, stored: int) -> int:
+def _decoded_pixels(image: Image.Image, kind: str, stored: int, times: int) -> int:
     """`ImageFile.pixels`.
 
     Args:
-        stored: pixels before a HEIC or AVIF picture is cropped, or of one tile of a TIFF file if that is larger than
-            the picture.
+        stored: pixels of the picture before a HEIC or AVIF picture is cropped, or a JPEG reduced; or of one tile of a
+            TIFF file if that is larger than the picture.
+        times: from `_open`.
     """
-    if kind == "JPEG":
-        # One that is not read row by row has all its coefficients in memory, at its full size.
-        return stored * passes(data) or image.width * image.height
-    if _in_runs(image, kind):
-        return stored * _LIKE_A_RUN
+    if times == 0:
+        return image.width * image.height
     # All others are decoded whole. Samples of 10 or 12 bits take 16 bits first; AVIF files do not tell beforehand.
     deep = kind == "AVIF" or (kind == "HEIC" and image.info.get("bit_depth", 8) > 8)
-    return stored * 3 // 2 if deep else stored
+    return stored * times * 3 // 2 if deep else stored * times
 
 
 def _drop_text(image: Image.Image) -> None:

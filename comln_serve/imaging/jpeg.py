@@ -19,15 +19,26 @@ _PROGRESSIVE = {0xFFC2, 0xFFC6, 0xFFCA, 0xFFCE}
 _SEGMENTS = {*range(0xFFC0, 0xFFD0), *range(0xFFDA, 0xFFF0), 0xFFFE} - {0xFFC8}
 
 
-def check_jpeg(jpeg: bytes) -> None:
-    """Check that a file's scans and EXIF data do not take long to read.
+def passes(jpeg: bytes) -> int:
+    """How often libjpeg goes over a whole picture to decode it, in units of what is usual for a progressive one.
+
+    0: it reads the picture in one scan, row by row. Otherwise it keeps all coefficients of the picture, at its full
+    size, until it has read the last scan.
 
     Raises:
-        ValueError: they would; the message says why.
+        ValueError: its scans or EXIF data would take long to read; the message says why.
     """
     header_end, row_by_row = _header(jpeg)
-    if not row_by_row and (scans := _scans(jpeg)) > _MOST_SCANS:
+    _check_exif(jpeg, header_end)
+    if row_by_row:
+        return 0
+    # At most so many: thumbnails and pictures behind the first have some, too.
+    if (scans := jpeg.count(b"\xff\xda")) > _MOST_SCANS:
         raise ValueError(f"it has {scans} scans, at most {_MOST_SCANS} are allowed")
+    return max(1, scans // _ORDINARY_SCANS)
+
+
+def _check_exif(jpeg: bytes, header_end: int) -> None:
     segments = list(_EXIF_SEGMENT.finditer(jpeg, 0, header_end))
     if len(segments) > _MOST_EXIF_SEGMENTS:
         raise ValueError(f"its EXIF data are in {len(segments)} segments, at most {_MOST_EXIF_SEGMENTS} are allowed")
@@ -41,15 +52,6 @@ def check_jpeg(jpeg: bytes) -> None:
             return
         if entries > _MOST_EXIF_ENTRIES:
             raise ValueError(f"its EXIF block has {entries} entries, at most {_MOST_EXIF_ENTRIES} are allowed")
-
-
-def passes(jpeg: bytes) -> int:
-    """How often libjpeg goes over a whole picture to decode it, in units of what is usual for a progressive one.
-
-    0: it reads the picture in one scan, row by row. Otherwise it keeps all coefficients of the picture, at its full
-    size, until it has read the last scan.
-    """
-    return 0 if _header(jpeg)[1] else max(1, _scans(jpeg) // _ORDINARY_SCANS)
 
 
 def _header(jpeg: bytes) -> tuple[int, bool]:
@@ -76,8 +78,3 @@ def _header(jpeg: bytes) -> tuple[int, bool]:
             return at, not several and jpeg[at + 4] == components
         at += 2 + length
     return len(jpeg), False
-
-
-def _scans(jpeg: bytes) -> int:
-    """At most so many scans are in a file; thumbnails and pictures behind the first have some, too."""
-    return jpeg.count(b"\xff\xda")

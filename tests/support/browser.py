@@ -124,6 +124,14 @@ class Visitor:
         self.click("#adapt")
         self.wait(lambda: not self.one("#adapt").get_attribute("aria-disabled"))
 
+    def take_picture(self) -> None:
+        """Add a picture of the camera to the first class, which offers it."""
+        self.press("Camera")
+        self.wait(lambda: self.text("#dialog [role=status]") == "Ready.")
+        self.press("Take a picture", "#dialog")
+        self.wait(lambda: self.text("#dialog [role=status]") == "1 picture")
+        self.click("#dialog [aria-label=Close]")
+
     def make(self, classes: dict[str, list[Path]] | None = None) -> None:
         """Make the classifier, of these classes beside those that are there, and see its report."""
         self.add_classes(classes or {})

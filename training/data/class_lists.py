@@ -66,7 +66,7 @@ def in_several_splits(where: object, names: Sequence[str]) -> str:
     if not twice:
         return ""
     return (
-        f"{where}: {len(twice)} classes have folders in several splits, first {twice[0]!r}, and each folder counts as "
+        f"{where}: classes with folders in several splits: {len(twice)}, first {twice[0]!r}; each folder counts as "
         "a class of its own. If they are the same class, put all its images into one folder, or give the folder of "
         "one split as --data"
     )

@@ -181,11 +181,7 @@ def test_dropped_pasted_and_taken_images(visitor: Visitor, colours: Colours) -> 
         "const real = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);"
         " navigator.mediaDevices.getUserMedia = (asked) => { window.asked = asked; return real(asked); }"
     )
-    visitor.press("Camera")
-    visitor.wait(lambda: visitor.text("#dialog [role=status]") == "Ready.")
-    visitor.press("Take a picture", "#dialog")
-    visitor.wait(lambda: visitor.text("#dialog [role=status]") == "1 picture")
-    visitor.click("#dialog [aria-label=Close]")
+    visitor.take_picture()
     visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 5)
     # The browser tells the page that the dialog is closed a moment after it is.
     visitor.wait(lambda: visitor.run("return document.querySelector('video').srcObject.active") is False)

@@ -82,11 +82,7 @@ def test_chosen_dropped_pasted_and_taken_images(visitor: Visitor, colours: Colou
     assert visitor.all(".over") == []
     visitor.paste(colours["blue"][0])
     visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 4)
-    visitor.press("Camera")
-    visitor.wait(lambda: visitor.text("#dialog [role=status]") == "Ready.")
-    visitor.press("Take a picture", "#dialog")
-    visitor.wait(lambda: visitor.text("#dialog [role=status]") == "1 picture")
-    visitor.click("#dialog [aria-label=Close]")
+    visitor.take_picture()
     visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 5)
     # WebKitGTK passes on no files of a real drop.
     visitor.drop(".class", [])

@@ -7,6 +7,5 @@ from tests.support.browsers.webkit import WebKit
 
 __all__ = ["BROWSERS", "Browser", "Chromium", "Firefox", "WebKit"]
 
-BROWSERS = {
-    browser.name: browser for browser in (Chromium, Firefox)
-}  # of all tests; WebKit's driver has too little for some
+# Of all tests of the page; WebKit's driver has too little for some of them.
+BROWSERS = {browser.name: browser for browser in (Chromium, Firefox)}

@@ -1,10 +1,13 @@
 """The model card's sentences."""
 
+from pathlib import Path
+
 import pytest
 
 from comln_serve.bundle import load_bundle
 from tests.support.paths import REPOSITORY
-from training.bundles.card import _course
+from training.bundles.card import _course, render_card
+from training.bundles.manifest import CARD
 
 
 @pytest.mark.parametrize(
@@ -19,3 +22,9 @@ from training.bundles.card import _course
 def test_the_course_of_the_training(updates: int, seconds: float, said: str) -> None:
     training = load_bundle(REPOSITORY / "tests" / "bundles" / "tiny").manifest.training
     assert _course(training.model_copy(update={"updates": updates, "seconds": seconds})).startswith(said)
+
+
+@pytest.mark.parametrize("folder", sorted((REPOSITORY / "models").iterdir()), ids=lambda folder: folder.name)
+def test_the_cards_of_the_bundles_here_are_as_written_today(folder: Path) -> None:
+    card = render_card(folder.name, load_bundle(folder).manifest)
+    assert (folder / CARD).read_text(encoding="utf-8") == card

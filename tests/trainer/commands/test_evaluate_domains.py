@@ -80,7 +80,7 @@ def test_a_class_in_two_splits_is_told(
     for split in ("all", "val"):
         few = ("--split", split, "--task", "3x1", "--queries", "3", "--episodes", "2")
         assert main(["evaluate", str(bundle), "--data", str(domains[0]), *few]) == 0
-        told = f"{domains[0]}: 8 classes have folders in several splits, first 'class0'" in capsys.readouterr().err
+        told = f"{domains[0]}: classes with folders in several splits: 8, first 'class0'" in capsys.readouterr().err
         assert told == (split == "all")
 
 

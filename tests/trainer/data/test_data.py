@@ -163,7 +163,7 @@ class TestImageFolder:
         names = load_image_folder(tmp_path / "data", "all", POLICY, SHARES).names
         assert names == ("Train/a", "Train/b", "Validation/a", "Validation/b")
         warning = in_several_splits("data", names)
-        assert warning.startswith("data: 2 classes have folders in several splits, first 'a'")
+        assert warning.startswith("data: classes with folders in several splits: 2, first 'a'")
         assert not in_several_splits("data", ("train/a", "val/b", "fruit/c", "milk/c"))
         (tmp_path / "data" / "Validation").rename(tmp_path / "data" / "running")
         names = load_image_folder(tmp_path / "data", "train", POLICY, (1.0, 0.0, 0.0)).names

@@ -169,7 +169,7 @@ def test_a_set_for_one_use_has_no_other_split(tmp_path: Path) -> None:
 def test_a_set_for_one_use_whose_classes_are_in_two_splits_is_told() -> None:
     twice = replace(plain(10, classes=2), names=("train/x", "val/x"))
     (warning,) = shared_classes(several(LEFT_OUT).data, {"a": twice}, {"b": plain(20, classes=2)})
-    assert warning.startswith("a: 1 classes have folders in several splits, first 'x'")
+    assert warning.startswith("a: classes with folders in several splits: 1, first 'x'")
 
 
 def test_tasks_come_from_every_set_and_have_no_more_ways_than_it_has_classes() -> None:
