@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from comln_serve.bundle import load_bundle
+from comln_serve.bundle.manifest import CARD
 from tests.support.paths import REPOSITORY
 from training.bundles.card import _course, render_card
-from training.bundles.manifest import CARD
 
 
 @pytest.mark.parametrize(
