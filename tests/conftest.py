@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -82,17 +82,20 @@ def settings(models_dir: Path, tmp_path: Path, empty_database: Path) -> Settings
 def make_engine(settings: Settings) -> Iterator[MakeEngine]:
     """Engines, each with settings of its own, that are closed at the end of the test."""
     engines: list[Engine] = []
+    with ExitStack() as stores:
 
-    def make(settings: Settings = settings, **changes: Any) -> Engine:
-        settings = settings.model_copy(update=changes)
-        engine = Engine(settings, load_models(settings), Store(settings.database_url))
-        engines.append(engine)
-        return engine
+        def make(settings: Settings = settings, **changes: Any) -> Engine:
+            settings = settings.model_copy(update=changes)
+            # Closed here, too, if the engine does not start.
+            store = stores.enter_context(closing(Store(settings.database_url)))
+            engine = Engine(settings, load_models(settings), store)
+            engines.append(engine)
+            return engine
 
-    yield make
-    for engine in engines:
-        if engine.ready:  # not closed by its application
-            engine.close()
+        yield make
+        for engine in engines:
+            if engine.ready:  # not closed by its application
+                engine.close()
 
 
 @pytest.fixture
