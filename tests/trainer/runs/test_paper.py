@@ -1,5 +1,6 @@
 """docs/paper.md: generated from what was measured, and its commands train."""
 
+import csv
 import json
 import re
 import shlex
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.meta_gradient_rows import CSV
 from benchmarks.paper import page
 from tests.support.paths import REPOSITORY
 from training.config import load_config
@@ -34,6 +36,22 @@ def test_the_page_is_up_to_date() -> None:
 def test_every_cell_has_its_command() -> None:
     """Table 2 has eight, Table 4 shares one and adds one, Table 5 has two, Figure 5 has one."""
     assert len(COMMANDS) == 8 + 1 + 2 + 1
+
+
+def test_figures_show_the_papers_points_beside_the_recorded_ones() -> None:
+    """Rows of benchmarks/results/meta_gradient.csv: MAML, ten steps through Conv-4; COMLN, the longest T, ResNet-12."""
+    with CSV.open(newline="", encoding="utf-8") as file:
+        found = {
+            (row["contender"], row["d"], row["steps"]): row
+            for row in csv.DictReader(file)
+            if (row["part"], row["on"]) == ("steps", "images")
+        }
+    conv4, resnet12 = (TEXT.split(f"### Figure {number}: ")[1].split("###")[0] for number in (3, 4))
+    maml, comln = found["MAML", "1600", "10"], found["forward", "16000", "100000000"]
+    assert f"| 10 | 5.765 / {float(maml['extra_mb']) / 1e3:.2f} |" in conv4
+    assert f"| 10 | 207.56 / {float(maml['median_ms']):,.0f} |" in conv4
+    assert f" | 4.638 / {float(comln['extra_mb']) / 1e3:.2f} | " in resnet12.split("| 100,000,000 |")[1]
+    assert f" | 255.32 / {float(comln['median_ms']):,.0f} | " in resnet12.split("| 100,000,000 |")[2]
 
 
 def classes(images: np.ndarray) -> ImageSet:
