@@ -40,7 +40,9 @@ class OptimiserConfig(Section):
         steps: instead of the half cosine, [[update, learning rate], ...]: `lr` from that update on.
             `head_lr` changes by the same factors.
         lr: for the backbone and a learned W0. head_lr: for the head's scalars, such as log T.
-        weight_decay: for the backbone's convolution weights only.
+        weight_decay: for the backbone's convolution weights only, unless `decay_all`.
+        decay_all: weight decay also for a learned W0 and the backbone's biases and batch norm, as in the code of
+            COMLN's authors. Never for the head's scalars.
         clip_head: largest norm of the gradient of the head's scalars in an update.
     """
 
@@ -48,6 +50,7 @@ class OptimiserConfig(Section):
     head_lr: NonNegative = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     weight_decay: NonNegative = 5e-4
+    decay_all: bool = False
     clip_head: Positive = 1.0
     warmup: Annotated[int, Field(ge=0)] = 0
     steps: tuple[tuple[Count, Positive], ...] | None = None

@@ -30,6 +30,8 @@ def episode_sgd(model: MetaModel, config: OptimiserConfig) -> torch.optim.SGD:
     decaying, others = weight_decay_groups(model.backbone.parameters(), config.weight_decay)
     if model.W0 is not None:
         others["params"].append(model.W0)
+    if config.decay_all:
+        others["weight_decay"] = config.weight_decay
     head = {"params": model.head_parameters(), "lr": config.head_lr}
     return sgd([decaying, others, head], config.lr, config.momentum)
 
