@@ -44,5 +44,6 @@ def _compared_with_start(found: Difference) -> str:
 
 
 def _points(found: Difference, sign: float = 1.0) -> str:
-    digits = 1 if found.interval >= 0.0005 else 2
+    # One digit would print 0.07 +- 0.05 as 0.1 +- 0.1, which looks like nothing.
+    digits = 1 if found.interval >= 0.0005 and abs(found.mean) >= 0.001 else 2
     return f"{100 * sign * found.mean:.{digits}f} +- {100 * found.interval:.{digits}f}"

@@ -31,6 +31,7 @@ def test_heads_that_are_better_are_named_with_the_best_first() -> None:
     [
         (Difference(-0.02, 0.001), "Adapting loses 2.0 +- 0.1 points against its own start."),
         (Difference(0.0007, 0.0003), "Adapting adds 0.07 +- 0.03 points over its own start."),
+        (Difference(0.0007, 0.0006), "Adapting adds 0.07 +- 0.06 points over its own start."),
         (INSIDE, "can be told from chance: +0.10 +- 0.20 points."),
         (Difference(0.0, 0.0), "can be told from chance: 0.00 +- 0.00 points."),
     ],
