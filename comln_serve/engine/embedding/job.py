@@ -57,7 +57,8 @@ class Job:
         self.waited_s: float | None = None
         self._limits = limits
         self._lock = Lock()
-        self._waiting: list[Callable[[], None]] = []  # called once the job is over
+        # Called when the job ends. A waiter adds its call before it looks at `over`, so it misses no end.
+        self._wake: list[Callable[[], None]] = []
         self._waits_from = time.monotonic()
         self._running_since: list[float] = []  # start times, the earliest first
         self._failed = Cancellation()
@@ -83,8 +84,8 @@ class Job:
                 the job was cancelled; or the error passed to `fail`.
         """
         ended = Event()
-        self._when_over(ended.set)
-        while not ended.is_set():
+        self._wake.append(ended.set)
+        while not self.over:
             ended.wait(self._enforce_limits())
         return self._result()
 
@@ -99,7 +100,7 @@ class Job:
             with suppress(RuntimeError):  # the loop has been closed, at shutdown: nobody waits any more
                 loop.call_soon_threadsafe(look.set)
 
-        self._when_over(wake)
+        self._wake.append(wake)
         while not self.over:
             timer = loop.call_later(self._enforce_limits(), look.set)
             try:
@@ -108,14 +109,6 @@ class Job:
                 timer.cancel()
             look.clear()
         return self._result()
-
-    def _when_over(self, call: Callable[[], None]) -> None:
-        """Call once the job is over, at once if it is already."""
-        with self._lock:
-            if not self.over:
-                self._waiting.append(call)
-                return
-        call()
 
     def cancel(self) -> None:
         """End the job, as its client has disconnected."""
@@ -162,19 +155,14 @@ class Job:
                 self._embeddings = np.empty((self.count, self.views, len(embedding)), np.float32)
             self._embeddings[position, view] = embedding
             self._delivered += 1
-            if not self.over:
-                return
-        self._wake()
+            self._wake_if_over()
 
     def skip(self, position: int) -> None:
         """Go on without one image, none of whose views is delivered. One image at least has to be."""
         with self._lock:
-            if self.over:
-                return
-            self._skipped.append(position)
             if not self.over:
-                return
-        self._wake()
+                self._skipped.append(position)
+                self._wake_if_over()
 
     def fail(self, error: Exception) -> None:
         """End the job with an error, unless it is over."""
@@ -182,13 +170,13 @@ class Job:
             if self.over:
                 return
             self._error = error
-        self._wake()
+            self._wake_if_over()
         self._failed.cancel()
 
-    def _wake(self) -> None:
-        # Without the lock: whoever wakes up may need it at once.
-        for call in self._waiting:
-            call()
+    def _wake_if_over(self) -> None:
+        if self.over:
+            for call in self._wake:
+                call()
 
     def _result(self) -> NDArray[np.float32]:
         if self._error is not None:
