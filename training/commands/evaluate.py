@@ -11,7 +11,7 @@ from training.bundles.manifest import record_measurements
 from training.commands.domains import Domain, find_domains
 from training.commands.head_settings import HeadSettings, heads_to_measure
 from training.commands.measuring import add_measuring_arguments, load_measured, open_measured, repeating_command, say
-from training.commands.options import check_folder, positive
+from training.commands.options import check_out, positive
 from training.commands.subject import Subject
 from training.config import ConfigError
 from training.data import ImageSet
@@ -61,7 +61,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
     if args.out is not None:
         if args.out.is_dir():
             raise ConfigError(f"--out {args.out} is a folder; name a file")
-        check_folder(args.out.parent, "--out")
+        check_out(args.out.parent)
     subject, tasks = open_measured(args)
     if args.record and subject.bundle is None:
         raise ConfigError(f"{args.bundle} is a run; --record needs a bundle, see export")

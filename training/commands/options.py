@@ -35,12 +35,12 @@ def positive(text: str) -> float:
     return value
 
 
-def check_folder(path: Path, option: str) -> None:
-    """Refuse a folder that cannot be made where an option names it, before anything is measured for it.
+def check_out(path: Path) -> None:
+    """Refuse a folder for `--out` that cannot be made, before anything is measured for it.
 
     Raises:
         ConfigError: it, or what should be a folder above it, is a file.
     """
     there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not there.is_dir():
-        raise ConfigError(f"{option} needs the folder {path}, but {there} is a file; name another")
+        raise ConfigError(f"--out needs the folder {path}, but {there} is a file; name another")

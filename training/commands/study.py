@@ -13,7 +13,7 @@ from training.commands.measuring import (
     open_measured,
     repeating_command,
 )
-from training.commands.options import check_folder, positive
+from training.commands.options import check_out, positive
 from training.evaluation.study import HORIZON_FACTORS, STEP_COUNTS, Episodes, Horizon, Steps, horizons, solvers
 from training.evaluation.study_report import Study
 
@@ -48,7 +48,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run_study(args: argparse.Namespace) -> int:
     """Measure, print, write; returns the exit status."""
-    check_folder(args.out, "--out")
+    check_out(args.out)
     subject, tasks = open_measured(args)
     domain, head = one_domain(args, subject), subject.head
     data = load_measured(args, domain, tasks)
