@@ -16,7 +16,7 @@ _LARGEST_LOG = 20.0
 
 
 class Part(BaseModel):
-    """A part of `bundle.json`."""
+    """A part of `bundle.json`. Keys that later format versions added are left out if they have their default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -77,7 +77,6 @@ class CalibrationTask(Part):
     known_refused: Share
     strangers_refused: Share
     suspects: Suspects | None
-    # Left out if None: only format version 3 has this key.
     data: Annotated[str | None, Field(exclude_if=lambda name: name is None)] = None
 
 

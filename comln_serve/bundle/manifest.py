@@ -76,12 +76,9 @@ class HeadEntry(Part):
     horizon: Annotated[FiniteFloat, Field(gt=0)]
     regularisation: Annotated[FiniteFloat, Field(ge=0)]
     weighting: Weighting
-    # Left out if None: version 1 has no such keys.
     exponents: Annotated[HorizonLaw | None, Field(exclude_if=lambda e: e is None)] = None
     similarity: Annotated[float | None, Field(ge=0, le=1, exclude_if=lambda s: s is None)] = None
-    # Left out at its default: versions 1 to 6 have no such key.
     shot_offset: Annotated[FiniteFloat, Field(exclude_if=lambda beta: beta == 0)] = 0.0
-    # Left out at their defaults: versions 1 and 2 have no such keys.
     whitening: Annotated[FiniteFloat, Field(ge=0, exclude_if=lambda r: r == 0)] = 0.0
     horizon_rule: Annotated[HorizonRule, Field(exclude_if=lambda rule: rule == "learned")] = "learned"
 
@@ -127,7 +124,6 @@ class _Measurement(Part):
     """
 
     split: str
-    # Left out if None: versions 1 and 2 have no such key.
     data: Annotated[str | None, Field(exclude_if=lambda d: d is None)] = None
     ways: int
     shots: int | tuple[Count, Count]
@@ -186,10 +182,8 @@ class Manifest(Part):
     solver: SolverSettings
     training: TrainingEntry
     accuracy: tuple[AccuracyEntry, ...]
-    # Left out if empty: version 1 has no such keys.
     comparisons: Annotated[tuple[ComparisonEntry, ...], Field(exclude_if=lambda entries: not entries)] = ()
     calibration: Annotated[Calibration | None, Field(exclude_if=lambda c: c is None)] = None
-    # Left out at its default: versions 1 to 3 have no such key.
     stored_embeddings: Annotated[StoredEmbeddings, Field(exclude_if=lambda stored: stored == "float32")] = "float32"
 
     @property

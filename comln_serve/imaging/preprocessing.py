@@ -46,9 +46,8 @@ class Preprocessing(BaseModel):
 
     image_size: int = Field(ge=LEAST_SIDE, le=MOST_SIDE)
     resize: Literal["crop", "pad", "stretch"] = "crop"
-    # Left out at its default: bundles up to version 4 have no such key, and their hashes stay what they were.
+    # These are left out at their defaults: bundles up to version 4 and 5 lack them, and keep their hashes.
     crop_fraction: Annotated[Share, Field(exclude_if=lambda share: share == 1.0)] = 1.0
-    # Likewise: bundles up to version 5 have no such key.
     support_views: Annotated[tuple[Share, ...], Field(max_length=7, exclude_if=lambda shares: not shares)] = ()
     interpolation: Literal["bilinear", "bicubic", "lanczos"] = "bilinear"
     background: tuple[Channel, Channel, Channel] = (255, 255, 255)
