@@ -33,11 +33,6 @@ class Rejected:
         """The fields as JSON values."""
         return {"index": self.index, "code": self.code.value, "message": self.message, "detail": dict(self.detail)}
 
-    @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> "Rejected":
-        """What `facts` were taken from."""
-        return cls(facts["index"], ErrorCode(facts["code"]), facts["message"], facts["detail"])
-
 
 def together(rejected: Sequence[Rejected]) -> list[dict[str, Any]]:
     """The facts as JSON values, once for all images of which the same is said, with their `indices`.
@@ -65,7 +60,9 @@ def together(rejected: Sequence[Rejected]) -> list[dict[str, Any]]:
 def apart(groups: Iterable[Mapping[str, Any]]) -> tuple[Rejected, ...]:
     """What `together` was given, in the order of the images. Older rows have each with its `index`."""
     found = [
-        Rejected.of({**facts, "index": index}) for facts in groups for index in facts.get("indices") or [facts["index"]]
+        Rejected(index, ErrorCode(facts["code"]), facts["message"], facts["detail"])
+        for facts in groups
+        for index in facts.get("indices") or [facts["index"]]
     ]
     return tuple(sorted(found, key=lambda one: one.index))
 
