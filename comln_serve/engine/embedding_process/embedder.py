@@ -211,7 +211,7 @@ class User:
     def __init__(self, networks: _Networks, limits: JobLimits, gone: Cancellation) -> None:
         self._networks, self._limits, self._gone = networks, limits, gone
         self._model: LocalModel | None = None
-        self._memory: BatchMemory | None = None
+        self._memory: BatchMemory  # from `take_memory` on
 
     @property
     def model(self) -> LocalModel:
@@ -254,8 +254,6 @@ class User:
         Raises:
             ServiceError: as `Job.wait`.
         """
-        if self._memory is None:
-            raise RuntimeError("there is no memory for a batch")
         job = Job(count, self._limits, finite=False)
         with self._gone.calling(job.cancel), self.model.batcher.embedding(job, self._memory.images[:count]):
             self._memory.embeddings[:count] = job.wait()[:, 0]

@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
 
-
 _Result = TypeVar("_Result")
 
 
@@ -59,15 +58,8 @@ class Channel:
             StartupError: the bundle or the provider cannot be used.
         """
         if self._opened is None:
-            opened: Opened | None = ask(self._connection, "open", self._bundle.embedder_sha256)
-            if opened is None:
-                pickled = pickle.dumps(self._bundle)
-                with memory_file(len(pickled)) as file:
-                    os.pwrite(file, pickled, 0)
-                    opened = ask(self._connection, "take_bundle", file=file)
-                if opened is None:
-                    raise RuntimeError("a bundle was given, but not opened")
-            self._opened = opened
+            known: Opened | None = ask(self._connection, "open", self._bundle.embedder_sha256)
+            self._opened = known or self._give_bundle()
         return self._opened
 
     def warm(self) -> int:
@@ -78,8 +70,7 @@ class Channel:
         """
         if self._most is None:
             self.open()
-            most: int = ask(self._connection, "warm")
-            self._most = most
+            self._most = int(ask(self._connection, "warm"))
         return self._most
 
     def embed(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -104,6 +95,13 @@ class Channel:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+    def _give_bundle(self) -> Opened:
+        pickled = pickle.dumps(self._bundle)
+        with memory_file(len(pickled)) as file:
+            os.pwrite(file, pickled, 0)
+            opened: Opened = ask(self._connection, "take_bundle", file=file)
+        return opened
 
     def _new_memory(self, images: int) -> BatchMemory:
         """Memory for a batch, which the other process has, too."""
