@@ -20,6 +20,7 @@ class Count(IntEnum):
     BYTES = auto()
     EXPORTS = auto()
     ADAPTATIONS = auto()
+    COMPARISONS = auto()
     PID = auto()
     READY = auto()
     ALIVE = auto()

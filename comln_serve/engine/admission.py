@@ -30,7 +30,10 @@ def waited_too_long(seconds: float, what: str) -> ServiceError:
 _KEPT = 8  # an eighth of the limit is kept for small requests,
 _SMALL = 64  # of at most a 64th of it
 
-_NAMES = {Count.IMAGES: "images (each view of a support image is one)"}
+_NAMES = {
+    Count.IMAGES: "images (each view of a support image is one)",
+    Count.COMPARISONS: "comparisons with examples (the field examples asks for one)",
+}
 
 
 class Admission:

@@ -25,7 +25,6 @@ from comln_serve.domain.rejected import Rejected
 from comln_serve.domain.support import SupportSet
 from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
 from comln_serve.engine.adapting.changes import Change
-from comln_serve.engine.adapting.solves import Solves
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Caller
 from comln_serve.engine.classifiers.catalogue import Catalogue
@@ -37,6 +36,7 @@ from comln_serve.engine.embedding.decoders import Decoders, Deliver, File, Uploa
 from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.models import Model, Models
 from comln_serve.engine.opening import load_models
+from comln_serve.engine.queues import Queue
 from comln_serve.engine.reloading import ModelsReloaded, ServedModels, reopen, warn_of_absent
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.imaging import readable
@@ -147,8 +147,8 @@ class Engine:
         )
         # For what blocks in a prediction; as many as there may be predictions.
         self._threads = CapacityLimiter(settings.max_pending_requests)
-        self._comparisons = Comparisons(self.classifiers, settings.max_queue_seconds)
-        self._solves = Solves.of(settings, shared)
+        self._comparisons = Comparisons(self.classifiers, Queue.of_comparisons(settings, shared))
+        self._solves = Queue.of_solves(settings, shared)
         self._housekeeping: Housekeeping | None = None
 
     @property

@@ -7,7 +7,6 @@ import pytest
 
 from comln_serve.engine.adapting.changes import RemoveExamples
 from comln_serve.engine.cancellation import Caller
-from comln_serve.engine.classifiers.comparing import _MOST
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import TenantStore
@@ -17,6 +16,10 @@ from tests.support.waiting import wait_until
 
 SUPPORT = colour_support(2)
 FILES = [SUPPORT[1][0], image_bytes((3, 90, 200), seed=99), SUPPORT[0][0]]
+
+
+def nothing() -> None:
+    pass
 
 
 @pytest.fixture
@@ -59,9 +62,10 @@ def test_large_ones_are_not_kept(engine: Engine, reads: list[str], monkeypatch: 
 def test_who_waits_leaves_with_its_client(engine: Engine) -> None:
     made = engine.adapt(SUPPORT).classifier
     caller = Caller()
-    with engine._comparisons._turn, ThreadPoolExecutor(1) as threads:  # as if another request had its turn
+    queue = engine._comparisons._queue
+    with queue.turn(nothing, object()), ThreadPoolExecutor(1) as threads:  # as if another request had its turn
         waiting = threads.submit(predict, engine, FILES, made.id, caller, examples=True)
-        wait_until(lambda: engine._comparisons._places._value == _MOST - 1)
+        wait_until(lambda: len(queue._line) == 1)
         caller.cancellation.cancel()
         fails(ErrorCode.CLIENT_GONE, lambda: waiting.result(30))
     assert predict(engine, FILES, made.id, examples=True).examples == (2, None, 1)
@@ -70,13 +74,12 @@ def test_who_waits_leaves_with_its_client(engine: Engine) -> None:
 def test_nobody_waits_for_ever_and_not_many_do(make_engine: MakeEngine) -> None:
     engine = make_engine(max_queue_seconds=0.3)
     made = engine.adapt(SUPPORT).classifier
-    with engine._comparisons._turn:
+    queue = engine._comparisons._queue
+    with queue.turn(nothing, object()):
         fails(ErrorCode.QUEUE_TIMEOUT, lambda: predict(engine, FILES, made.id, examples=True))
-        for _ in range(_MOST):
-            engine._comparisons._places.acquire()
-        error = fails(ErrorCode.OVERLOADED, lambda: predict(engine, FILES, made.id, examples=True))
-        assert error.detail["limit"] == _MOST
-        for _ in range(_MOST):
-            engine._comparisons._places.release()
+        with queue._places.admit(15):
+            error = fails(ErrorCode.OVERLOADED, lambda: predict(engine, FILES, made.id, examples=True))
+        assert error.detail == {"pending": 16, "received": 1, "limit": 16}
+        assert "the field examples asks for" in error.message
     assert predict(engine, FILES, made.id).examples is None, "others are not kept waiting"
     assert predict(engine, FILES, made.id, examples=True).examples == (2, None, 1)

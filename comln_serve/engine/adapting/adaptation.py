@@ -16,12 +16,12 @@ from comln_serve.domain.support import SupportSet, labels_to_show
 from comln_serve.engine.adapting.changes import Change
 from comln_serve.engine.adapting.fitting import check_classes, fit
 from comln_serve.engine.adapting.seen import Seen
-from comln_serve.engine.adapting.solves import Solves
 from comln_serve.engine.cancellation import Caller
 from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.clock import StageClock
 from comln_serve.engine.embedding.decoders import File, Upload
 from comln_serve.engine.models import Model, Models
+from comln_serve.engine.queues import Queue
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage import ChangedError, IdempotencyKey, KeyTakenError, Resolved, TenantStore, utc_now
 
@@ -80,7 +80,7 @@ class ClassifierMaker:
         settings: Settings,
         catalogue: Catalogue,
         embedding: Embedding,
-        solves: Solves,
+        solves: Queue,
         models: Models,
         caller: Caller,
         *,

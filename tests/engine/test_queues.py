@@ -1,4 +1,4 @@
-"""Solves take turns: few at a time, one for each classifier, and waiting is bounded."""
+"""Requests take turns: few at a time, one for each classifier, and waiting is bounded."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from comln_serve.counts import SharedCounts
+from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.adapting import adaptation
 from comln_serve.engine.adapting.changes import RemoveExamples
-from comln_serve.engine.adapting.solves import Solves
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.engine import Engine, NewClassifier
+from comln_serve.engine.queues import Queue
 from comln_serve.errors import ErrorCode
 from tests.support.engines import MakeEngine, fails, predict
 from tests.support.image_files import colour_support
@@ -25,7 +25,11 @@ def nothing() -> None:
     pass
 
 
-def held(pool: ThreadPoolExecutor, solves: Solves, classifier: str, tenant: str = "") -> tuple[Event, Future[str]]:
+def queue(at_once: int, max_waiting: int, max_seconds: float = 60) -> Queue:
+    return Queue(Count.ADAPTATIONS, at_once, max_waiting, max_seconds, SharedCounts())
+
+
+def held(pool: ThreadPoolExecutor, solves: Queue, classifier: str, tenant: str = "") -> tuple[Event, Future[str]]:
     """Ask for a turn on another thread; once it is there it lasts until the event is set."""
     release = Event()
 
@@ -38,10 +42,10 @@ def held(pool: ThreadPoolExecutor, solves: Solves, classifier: str, tenant: str 
 
 
 def test_a_few_solve_and_a_few_wait() -> None:
-    solves = Solves(at_once=2, max_waiting=1, max_seconds=60, shared=SharedCounts())
+    solves = queue(at_once=2, max_waiting=1)
     with ThreadPoolExecutor(3) as pool:
         turns = [held(pool, solves, classifier) for classifier in "abc"]
-        wait_until(lambda: len(solves._solving) == 2 and len(solves._line) == 1)
+        wait_until(lambda: len(solves._running) == 2 and len(solves._line) == 1)
         error = fails(ErrorCode.OVERLOADED, lambda: solves.turn(nothing, "d").__enter__())
         assert "3 adaptations are under way" in error.message
         for release, _ in turns:
@@ -52,12 +56,12 @@ def test_a_few_solve_and_a_few_wait() -> None:
 
 
 def test_changes_of_one_classifier_wait_for_each_other_and_keep_nobody_else() -> None:
-    solves = Solves(at_once=2, max_waiting=9, max_seconds=60, shared=SharedCounts())
+    solves = queue(at_once=2, max_waiting=9)
     with ThreadPoolExecutor(3) as pool:
         first, second = held(pool, solves, "a"), held(pool, solves, "a")
-        wait_until(lambda: len(solves._solving) == 1 and len(solves._line) == 1)
+        wait_until(lambda: len(solves._running) == 1 and len(solves._line) == 1)
         with solves.turn(nothing, "b"):
-            assert sorted(solves._solving) == ["a", "b"]
+            assert sorted(solves._running) == ["a", "b"]
         first[0].set()
         assert first[1].result() == "a"
         second[0].set()
@@ -66,16 +70,16 @@ def test_changes_of_one_classifier_wait_for_each_other_and_keep_nobody_else() ->
 
 def test_tenants_take_turns() -> None:
     """However many adaptations of one wait, and whichever came first."""
-    solves = Solves(at_once=1, max_waiting=9, max_seconds=60, shared=SharedCounts())
+    solves = queue(at_once=1, max_waiting=9)
     with ThreadPoolExecutor(5) as pool:
         turns = {}
         for classifier in ("a1", "a2", "a3", "b1", "b2"):
             turns[classifier] = held(pool, solves, classifier, classifier[0])
-            wait_until(lambda: len(solves._line) + len(solves._solving) == len(turns))
+            wait_until(lambda: len(solves._line) + len(solves._running) == len(turns))
         order: list[Any] = []
         while len(order) < len(turns):
-            wait_until(lambda: len(solves._solving) == 1)
-            order += solves._solving
+            wait_until(lambda: len(solves._running) == 1)
+            order += solves._running
             release, done = turns[order[-1]]
             release.set()
             done.result(60)
@@ -85,10 +89,10 @@ def test_tenants_take_turns() -> None:
 
 def test_changes_of_one_classifier_leave_places_to_others() -> None:
     """They run one at a time, so a hundred of them would keep others out of a queue while cores are idle."""
-    solves = Solves(at_once=2, max_waiting=16, max_seconds=60, shared=SharedCounts())
+    solves = queue(at_once=2, max_waiting=16)
     with ThreadPoolExecutor(9) as pool:
         turns = [held(pool, solves, "a") for _ in range(9)]
-        wait_until(lambda: len(solves._solving) == 1 and len(solves._line) == 8)
+        wait_until(lambda: len(solves._running) == 1 and len(solves._line) == 8)
         error = fails(ErrorCode.OVERLOADED, lambda: solves.turn(nothing, "a").__enter__())
         assert "8 changes of this classifier are waiting" in error.message
         assert error.detail == {"pending": 8, "received": 1, "limit": 8}
@@ -102,13 +106,13 @@ def test_changes_of_one_classifier_leave_places_to_others() -> None:
 
 
 def test_who_waits_too_long_or_has_left_goes() -> None:
-    solves = Solves(at_once=1, max_waiting=9, max_seconds=0.1, shared=SharedCounts())
+    solves = queue(at_once=1, max_waiting=9, max_seconds=0.1)
     gone = Cancellation()
     gone.cancel()
     with solves.turn(nothing, "a"):
         error = fails(ErrorCode.QUEUE_TIMEOUT, lambda: solves.turn(nothing, "b").__enter__())
         assert error.detail == {"allowed_seconds": 0.1}
-        patient = Solves(at_once=1, max_waiting=9, max_seconds=60, shared=SharedCounts())
+        patient = queue(at_once=1, max_waiting=9)
         with patient.turn(nothing, "a"):
             fails(ErrorCode.CLIENT_GONE, lambda: patient.turn(gone.check, "b").__enter__())
         assert patient._line == []
@@ -154,7 +158,7 @@ def test_a_solve_has_its_whole_time_however_long_it_waited(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits for others is not told that its images cannot be adapted to."""
-    monkeypatch.setattr("comln_serve.engine.adapting.solves.usable_cpus", lambda: 1)
+    monkeypatch.setattr("comln_serve.engine.queues.usable_cpus", lambda: 1)
     engine = make_engine(max_queue_seconds=0.5)
     engine.warm()
     solving = Gate(monkeypatch, adaptation, "fit")

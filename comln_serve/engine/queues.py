@@ -1,4 +1,4 @@
-"""Queue of solves: a few run at once, and only one for the same classifier. Tenants take turns."""
+"""Queues of heavy work on classifiers, such as solves: little of it runs at once. Tenants take turns."""
 
 import time
 from collections.abc import Callable, Generator, Hashable
@@ -12,8 +12,12 @@ from comln_serve.engine.admission import Admission, waited_too_long
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.machine import usable_cpus
 
-# A solve with thousands of support images takes hundreds of megabytes.
+# A solve with thousands of support images takes hundreds of megabytes and keeps a core busy for seconds: without a
+# limit, all would run out of time, and the process out of memory.
 _MOST_SOLVES, _MOST_WAITING = 4, 64
+
+# A comparison takes up to 100 MB for the examples' embeddings. In each process one runs, and so many wait.
+_MOST_COMPARISONS_WAITING = 15
 
 # How often a waiting request checks whether it has been cancelled.
 _CHECK_S = 0.1
@@ -22,41 +26,54 @@ _CHECK_S = 0.1
 # cores: with all places they would keep everybody else out while cores are idle.
 _SHARE_OF_ONE = 2
 
+_WORDS = {Count.ADAPTATIONS: "The adaptation", Count.COMPARISONS: "The comparison with examples"}
 
-class Solves:
-    """A queue of solves, in which tenants take turns, and each is served in order. Thread-safe.
 
-    A solve of thousands of images keeps a core busy for seconds and takes more than a hundred
-    megabytes: without a limit, all would run out of time, and the process out of memory.
+class Queue:
+    """A queue in which tenants take turns, and each is served in order. Only one turn of a classifier runs at a time.
+    Thread-safe.
     """
 
     def __init__(
-        self, at_once: int, max_waiting: int, max_seconds: float, shared: SharedCounts, *, by_tenant: bool = False
+        self,
+        unit: Count,
+        at_once: int,
+        max_waiting: int,
+        max_seconds: float,
+        shared: SharedCounts,
+        *,
+        by_tenant: bool = False,
     ) -> None:
         """An empty queue.
 
         Args:
-            at_once: solves that run at once in this process.
+            unit: what is done in a turn.
+            at_once: turns that run at once in this process.
             max_waiting: requests that may wait, in all processes of the server.
             max_seconds: longest wait.
             by_tenant: as of `Admission`.
         """
-        self._at_once, self._max_seconds = at_once, max_seconds
-        self._places = Admission(
-            at_once * shared.processes + max_waiting, Count.ADAPTATIONS, shared, by_tenant=by_tenant
-        )
+        self._unit, self._at_once, self._max_seconds = unit, at_once, max_seconds
+        self._places = Admission(at_once * shared.processes + max_waiting, unit, shared, by_tenant=by_tenant)
         self._most_of_one = max(1, max_waiting // (_SHARE_OF_ONE * shared.processes))
         self._changed = Condition()
         self._line: list[_Ticket] = []
         self._served: dict[str, int] = {}  # number of the last turn that each tenant had
         self._turns = 0
-        self._solving: list[Hashable] = []
+        self._running: list[Hashable] = []
 
     @classmethod
-    def of(cls, settings: Settings, shared: SharedCounts) -> "Solves":
-        """The queue of one of the server's processes."""
+    def of_solves(cls, settings: Settings, shared: SharedCounts) -> "Queue":
+        """The queue of adaptations: a few solve at once, in all processes together."""
         at_once = max(1, min(usable_cpus(), _MOST_SOLVES) // shared.processes)
-        return cls(at_once, _MOST_WAITING, settings.max_queue_seconds, shared, by_tenant=settings.require_keys)
+        seconds, by_tenant = settings.max_queue_seconds, settings.require_keys
+        return cls(Count.ADAPTATIONS, at_once, _MOST_WAITING, seconds, shared, by_tenant=by_tenant)
+
+    @classmethod
+    def of_comparisons(cls, settings: Settings, shared: SharedCounts) -> "Queue":
+        """The queue of comparisons of images with examples."""
+        waiting = _MOST_COMPARISONS_WAITING * shared.processes
+        return cls(Count.COMPARISONS, 1, waiting, settings.max_queue_seconds, shared, by_tenant=settings.require_keys)
 
     @contextmanager
     def turn(self, check: Callable[[], None], classifier: Hashable, tenant: str = "") -> Generator[None, None, None]:
@@ -64,7 +81,7 @@ class Solves:
 
         Args:
             check: called regularly during the wait; an error it raises ends the wait.
-            classifier: identifies the classifier to change: turns with equal values never overlap.
+            classifier: the classifier to change, whose turns never overlap; a new object if there is none.
             tenant: whose turn it is.
 
         Raises:
@@ -74,13 +91,13 @@ class Solves:
             with self._changed:
                 self._check_line(classifier)
                 self._wait(check, _Ticket(classifier, tenant))
-                self._solving.append(classifier)
+                self._running.append(classifier)
             try:
                 yield
             finally:
                 with self._changed:
-                    self._solving.remove(classifier)
-                    if not self._line and not self._solving:
+                    self._running.remove(classifier)
+                    if not self._line and not self._running:
                         self._served.clear()
                     self._changed.notify_all()
 
@@ -102,7 +119,7 @@ class Solves:
         try:
             while self._next() is not ticket:
                 if time.monotonic() >= due:
-                    raise waited_too_long(self._max_seconds, "The adaptation")
+                    raise waited_too_long(self._max_seconds, _WORDS[self._unit])
                 self._changed.wait(_CHECK_S)
                 check()
             self._turns += 1
@@ -113,15 +130,15 @@ class Solves:
 
     def _next(self) -> "_Ticket | None":
         """The first ticket of the tenant whose last turn was longest ago."""
-        if len(self._solving) >= self._at_once:
+        if len(self._running) >= self._at_once:
             return None
-        free = [ticket for ticket in self._line if ticket.classifier not in self._solving]
+        free = [ticket for ticket in self._line if ticket.classifier not in self._running]
         return min(free, key=lambda ticket: self._served.get(ticket.tenant, 0), default=None)
 
 
 @dataclass(frozen=True, eq=False)
 class _Ticket:
-    """A request that waits to change a classifier."""
+    """A request that waits for its turn."""
 
     classifier: Hashable
     tenant: str
