@@ -35,7 +35,6 @@ class ImageFile:
 
     Attributes:
         picture: its size is the one it will be decoded at.
-        kind: its format, one of `FORMATS`.
         described: description of the file for error messages.
         pixels: memory that decoding takes, in pixels of up to 16 bytes; more if it takes far longer than that of as
             many pixels usually does.
@@ -43,7 +42,6 @@ class ImageFile:
     """
 
     picture: Image.Image
-    kind: str
     described: str
     pixels: int
     formats: Sequence[str]
@@ -154,7 +152,7 @@ def open_image(
             image.draft(None, (enough, enough))
         except Exception as error:
             raise _corrupt(described, str(error), formats) from error
-    return ImageFile(image, kind, described, _decoded_pixels(image, kind, pixels, times), formats)
+    return ImageFile(image, described, _decoded_pixels(image, kind, pixels, times), formats)
 
 
 class _RefusedError(ValueError):

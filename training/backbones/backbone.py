@@ -62,11 +62,6 @@ class Backbone(nn.Module):
             self.requires_grad_(requires_grad=False)
             self.eval()
 
-    @property
-    def trainable(self) -> list[nn.Parameter]:
-        """The parameters that are learned; none if the backbone is frozen."""
-        return [parameter for parameter in self.parameters() if parameter.requires_grad]
-
     def train(self, mode: bool = True) -> Self:
         return super().train(mode and not self.frozen)
 
@@ -101,11 +96,6 @@ class Precomputed(nn.Module):
         super().__init__()
         self.embedding_size, self.frozen = backbone.embedding_size, True
         self.network, self.pixels = backbone.network, backbone.pixels
-
-    @property
-    def trainable(self) -> list[nn.Parameter]:
-        """None."""
-        return []
 
     def train(self, mode: bool = True) -> Self:
         self.training = mode  # the network itself stays in evaluation mode
