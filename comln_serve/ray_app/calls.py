@@ -13,6 +13,7 @@ from ray.serve.exceptions import BackPressureError, RayServeException, RequestCa
 from ray.serve.handle import DeploymentHandle
 
 from comln_serve.engine.cancellation import client_gone
+from comln_serve.engine.embedding.job import embedding_failed
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.ray_app.embedding import Providers
 
@@ -128,4 +129,4 @@ def _to_service_error(error: RayError | RayServeException) -> ServiceError:
         logger.warning("embedding replicas cannot be called: %s", error)
         return ServiceError(ErrorCode.NOT_READY, "No replica that embeds images can be reached; try again in a moment.")
     logger.error("embedding failed", exc_info=error)
-    return ServiceError(ErrorCode.INTERNAL, "Embedding the images failed; the server's log has the details. Try again.")
+    return embedding_failed()

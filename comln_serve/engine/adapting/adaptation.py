@@ -191,7 +191,7 @@ class ClassifierMaker:
     def _check_new(self, labels: Sequence[str], model: Model) -> None:
         check_classes(labels, model)
         self._check_size(len(labels), len(set(labels)))
-        self._check_room()
+        self._store.check_room(self._settings.max_classifiers)
 
     def _fit_new(self, model: Model, examples: SupportSet, new: NewClassifier) -> Classifier:
         with self._solves.turn(self._caller.cancellation.check, object(), self._caller.tenant):
@@ -291,16 +291,10 @@ class ClassifierMaker:
         with self._clock.stage("store"), self._catalogue.changing(self._caller.tenant) as store:
             yield store, key
 
-    def _check_room(self) -> None:
-        """Refuse early, before images are decoded, if the store is full. The store checks again
-        when it adds the classifier, as others may have taken the room.
-        """
-        self._store.check_room(self._settings.max_classifiers)
-
     def _check_version(self, stored: ClassifierRecord) -> None:
         """Refuse a new version if the store is full. Unnamed classifiers change in place."""
         if stored.name is not None:
-            self._check_room()
+            self._store.check_room(self._settings.max_classifiers)
 
     def _check_size(self, examples: int, classes: int) -> None:
         if classes > self._settings.max_classes:

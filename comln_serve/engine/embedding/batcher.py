@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.admission import stopping
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.embedding.job import Job
+from comln_serve.engine.embedding.job import Job, embedding_failed
 from comln_serve.engine.turns import Turns
-from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.errors import ServiceError
 
 logger = logging.getLogger(__name__)
 
@@ -273,7 +273,7 @@ class Batcher:
                 if not isinstance(error, ServiceError):
                     if not all(job.over for job in batch.jobs):
                         logger.exception("embedding %d images failed", len(images))
-                    error = _failed()
+                    error = embedding_failed()
                 for job in batch.jobs:
                     job.fail(error)
                 return
@@ -285,11 +285,3 @@ class Batcher:
             self.on_batch(len(images), seconds)
         except Exception:  # a failing callback must not end the thread
             logger.exception("recording a batch's metrics failed")
-
-
-def _failed() -> ServiceError:
-    return ServiceError(
-        ErrorCode.INTERNAL,
-        "Embedding the images failed; the server's log has the details. Requests in other batches "
-        "are not affected; try again.",
-    )

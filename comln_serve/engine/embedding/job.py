@@ -216,3 +216,8 @@ class Job:
             )
         )
         return 0.0
+
+
+def embedding_failed() -> ServiceError:
+    """The error of a job whose images could not be embedded. The cause has been logged."""
+    return ServiceError(ErrorCode.INTERNAL, "Embedding the images failed; the server's log has the details. Try again.")

@@ -21,10 +21,10 @@ from comln_serve.bundle import Bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.embedding.job import Job, JobLimits
+from comln_serve.engine.embedding.job import Job, JobLimits, embedding_failed
 from comln_serve.engine.embedding_process.wire import BatchMemory, Opened, new_socket, receive, send
 from comln_serve.engine.models import LocalModel
-from comln_serve.errors import ErrorCode, ServiceError, StartupError
+from comln_serve.errors import ServiceError, StartupError
 
 logger = logging.getLogger(__name__)
 
@@ -120,9 +120,7 @@ def _answer(user: "User", method: str, *arguments: Any) -> object:
         return error.with_traceback(None)  # its frames refer to the memory of the batch, and would keep it
     except Exception:
         logger.exception("a request of a process that serves failed")
-        return ServiceError(
-            ErrorCode.INTERNAL, "Embedding the images failed; the server's log has the details. Try again."
-        )
+        return embedding_failed()
 
 
 @dataclass
