@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-# What is to compute embeddings, and what that comes to.
+# The setting `provider`, and what a backbone runs on by it.
 Provider = Literal["auto", "cuda", "cpu", "openvino"]
 RunsOn = Literal["cuda", "cpu", "openvino"]
 

@@ -73,10 +73,9 @@ class Head:
             equal lengths would favour those with many.
         shot_offset: beta of a "prototype" start. To the row of class n with k_n examples it adds
             beta (mean ln k - ln k_n) times the unit vector along the mean of the class means, which
-            all embeddings have in common: a bias. Without it new images of classes with few
-            examples have too small logits after the flow, which fits the few examples by a row that new images are less
-            like. The offset is learned for the T of the law: at T = 0, or a T far below it, it favours classes with few
-            examples too much.
+            all embeddings have in common: a bias. Without it new images of classes with few examples get too small
+            logits, as the flow fits these few by a row that resembles new images less. The offset is learned for the T
+            of the law: at a T far below, it favours such classes too much.
         exponents: if the horizon depends on the task, else None.
         whitening: r, the strength of the metric in which the flow descends; 0: the paper's flow.
             See `comln_serve.flow.metric`.

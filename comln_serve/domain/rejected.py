@@ -9,7 +9,7 @@ from comln_serve.errors import ErrorCode
 
 _Item = TypeVar("_Item")
 
-# Bytes of JSON that are stored with an idempotency key of what is said of images.
+# Bytes of JSON with facts about images that are stored with an idempotency key.
 _MOST_SAID = 16_000
 
 _TOO_MUCH = "This image cannot be used. The first answer to the request with this Idempotency-Key says why."
@@ -35,10 +35,10 @@ class Rejected:
 
 
 def together(rejected: Sequence[Rejected]) -> list[dict[str, Any]]:
-    """The facts as JSON values, once for all images of which the same is said, with their `indices`.
+    """The facts as JSON values: one entry, with their `indices`, for all images that have the same.
 
-    A small request may have hundreds of bad images, and what is said of each is longer than the image. Where it comes
-    to more than 16 kB, the code is kept of the other images.
+    A small request may have hundreds of bad images, and facts that are longer than each image. Beyond 16 kB, only the
+    codes of the other images are kept.
     """
     groups: dict[str, dict[str, Any]] = {}
     size = 0

@@ -65,7 +65,7 @@ class Predicted:
         similarity: (n,) of each image to its most similar class; None unless requested.
         unknown_threshold: similarity below which an image is unknown; None unless requested, and if
             there is nothing to derive it from.
-        examples: (n,) number of the example that each image is, None of those that are none; None unless requested.
+        examples: (n,) number of the example that each image is identical to, or None; None unless requested.
     """
 
     classifier: Classifier

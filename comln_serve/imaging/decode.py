@@ -23,8 +23,7 @@ MOST_PIXELS = 178_000_000
 _MOST_READS, _BYTES_OF_A_READ = 10_000, 64
 # Pixels that a row counts as at least: Pillow keeps a pointer for each.
 _LEAST_OF_A_ROW = 2
-# Pixels of a BMP in runs, which Pillow decodes in Python: about a second for a million, as for so many times as many of
-# other files.
+# Pillow decodes run-length encoded BMPs in Python: a million pixels take about a second, as 16 million of other files.
 _MOST_IN_RUNS, _LIKE_A_RUN = 1_000_000, 16
 _RUNS = (1, 2)  # values of a BMP's compression
 

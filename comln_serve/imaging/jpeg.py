@@ -32,7 +32,7 @@ def passes(jpeg: bytes) -> int:
     _check_exif(jpeg, header_end)
     if row_by_row:
         return 0
-    # At most so many: thumbnails and pictures behind the first have some, too.
+    # An upper bound: thumbnails, and pictures behind the first, have scans, too.
     if (scans := jpeg.count(b"\xff\xda")) > _MOST_SCANS:
         raise ValueError(f"it has {scans} scans, at most {_MOST_SCANS} are allowed")
     return max(1, scans // _ORDINARY_SCANS)

@@ -1,7 +1,7 @@
 """How a picture is to be turned, by its EXIF or XMP data.
 
-Pillow would read, and write anew, all of a file's EXIF data for this, in Python: seconds and a gigabyte for a file made
-so.
+Pillow would read, and write anew, all of a file's EXIF data for this, in Python: seconds and a gigabyte for a hostile
+file.
 """
 
 import re
@@ -33,7 +33,7 @@ _RAW_PROFILE = "Raw profile type exif"
 
 
 def orientation(info: Mapping[Any, Any]) -> int:
-    """Orientation of a decoded picture, 1 to 8 (EXIF 2.32, tag 274); 1 where it is not said, or the data are broken.
+    """Orientation of a decoded picture, 1 to 8 (EXIF 2.32, tag 274); 1 if the data lack it or are broken.
 
     Args:
         info: what Pillow knows of the picture.

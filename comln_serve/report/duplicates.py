@@ -121,7 +121,7 @@ def photos_of_several_classes(
 
 
 def find_among(phi: NDArray[np.float32], examples: NDArray[np.float32]) -> list[int | None]:
-    """(n,) the position of the example that each image is; None: it is none of them.
+    """(n,) position of the example that each image is identical to, or None.
 
     Args:
         phi: (n, d) of the images.

@@ -25,7 +25,7 @@ _MOST_NUMBERS = 2**20
 
 _SMALLEST = 1e-30
 
-# Factors for the horizon of the head's law alone.
+# `factors` for one horizon, that of the head's law.
 LAW = np.ones(1)
 
 

@@ -9,7 +9,7 @@ from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.queues import Queue
 from comln_serve.report import find_among
 
-# Of the examples' embeddings that are kept for the next request, which mostly is of the same evaluation.
+# The examples' embeddings are kept for the next request up to this size: it mostly is of the same evaluation.
 _KEPT_BYTES = 32 * 2**20
 
 
@@ -24,7 +24,7 @@ class Comparisons:
     def numbers_of(
         self, embeddings: NDArray[np.float32], classifier: ClassifierRecord, caller: Caller
     ) -> tuple[int | None, ...]:
-        """(n,) the number of the example that each image is, by the images' embeddings (n, d); None: of none.
+        """(n,) number of the example that each image is identical to, or None, by the images' embeddings (n, d).
 
         Raises:
             ServiceError: OVERLOADED or QUEUE_TIMEOUT, too many wait, or for too long; CLIENT_GONE;

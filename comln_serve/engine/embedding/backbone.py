@@ -44,8 +44,8 @@ class OnnxBackbone:
     other in every layer. If only one image is in work, all cores share it. That needs a second
     session, as a session has a fixed number of threads, so the weights are in memory twice. Both
     give the same embedding, bit for bit, and so does a batch: `warm` tries one image and two sizes.
-    Where a network rounds otherwise on all cores, an image gets one as well; where it does in a
-    batch, its images run one by one.
+    Where a network rounds otherwise on all cores, a single image runs on one core, too; where it does in
+    a batch, images run one by one.
 
     Attributes:
         provider: what it runs on.

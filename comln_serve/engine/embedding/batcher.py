@@ -94,7 +94,7 @@ class Batch:
         self._lock, self._wanting = Lock(), len(self.jobs)
 
     def leave(self) -> None:
-        """Take note that a job is over. The last one stops the batch."""
+        """Note that a job is over. The last one stops the batch."""
         with self._lock:
             self._wanting -= 1
             unwanted = self._wanting == 0

@@ -1,7 +1,7 @@
 """The process that embeds: opens the bundles that it is given, and embeds batches of all processes that serve.
 
-It keeps nothing that cannot be had again: when it dies, another takes its place, and the processes that serve give that
-one their bundles and their unanswered batches.
+It holds no state of its own: when it dies, another takes its place, which the processes that serve give their bundles
+and unanswered batches.
 """
 
 import logging

@@ -138,7 +138,7 @@ class SharedModel(Model):
         at_once = max(2, opened.batches)  # so that a batch waits there when another has been embedded
         gathers = opened.provider == "cuda"
         limits = BatchLimits.of(settings, self._share(opened.max_images), at_once, gathers=gathers)
-        # No reference in a circle: the garbage collector does not look at what is there once a server is warm.
+        # A weak reference, as a cycle would never be freed: a warm server excludes its objects from garbage collection.
         super().__init__(bundle, Batcher(weakref.proxy(self), limits, name=bundle.name))
 
     def warm(self) -> None:
