@@ -67,7 +67,7 @@ class ImageFile:
             why = str(error)
         # Raised outside the handler: a chained error would keep all these pixels in memory.
         self.picture.close()
-        raise _corrupt(self.described, why, self.formats)
+        raise _invalid(f"{self.described}, that cannot be decoded; it is truncated or corrupt ({why})", self.formats)
 
 
 def open_image(
@@ -147,10 +147,7 @@ def open_image(
             received_format=kind,
         )
     if enough is not None and kind == "JPEG":
-        try:
-            image.draft(None, (enough, enough))
-        except Exception as error:
-            raise _corrupt(described, str(error), formats) from error
+        image.draft(None, (enough, enough))
     return ImageFile(image, described, _decoded_pixels(image, kind, pixels, times), formats)
 
 
@@ -230,10 +227,6 @@ def _drop_text(image: Image.Image) -> None:
     for name in ("exif", "transparency"):
         if isinstance(image.info.get(name), str):
             del image.info[name]
-
-
-def _corrupt(described: str, why: str, formats: Sequence[str]) -> ImageError:
-    return _invalid(f"{described}, that cannot be decoded; it is truncated or corrupt ({why})", formats)
 
 
 def _invalid(received: str, formats: Sequence[str], **detail: str) -> ImageError:
