@@ -21,7 +21,6 @@ from comln_serve.engine.engine import Engine
 from comln_serve.errors import StartupError
 from comln_serve.logs import configure_logs
 from comln_serve.machine import freeze_garbage_collector, return_large_memory
-from comln_serve.ray_app.calls import EmbeddingReplicas
 from comln_serve.ray_app.remote_model import RemoteModel
 from comln_serve.storage import Store
 
@@ -74,8 +73,7 @@ class _WithoutRequestId:
 
 
 def _ready_engine(settings: Settings, embedding: DeploymentHandle[Any]) -> Engine:
-    replicas = EmbeddingReplicas(embedding)
-    models = {bundle.name: RemoteModel(bundle, settings, replicas) for bundle in load_bundles(settings)}
+    models = {bundle.name: RemoteModel(bundle, settings, embedding) for bundle in load_bundles(settings)}
     engine = Engine(settings, models, Store(settings.database_url))
     engine.warm()
     if engine.failure is not None:

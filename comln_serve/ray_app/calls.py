@@ -5,8 +5,6 @@ import time
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
 from ray import serve
 from ray.exceptions import RayActorError, RayError, RayTaskError, TaskCancelledError
 from ray.serve.exceptions import BackPressureError, RayServeException, RequestCancelledError
@@ -15,7 +13,6 @@ from ray.serve.handle import DeploymentHandle
 from comln_serve.engine.cancellation import client_gone
 from comln_serve.engine.embedding.job import embedding_failed
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.ray_app.embedding import Providers
 
 logger = logging.getLogger(__name__)
 
@@ -24,43 +21,31 @@ T = TypeVar("T")
 _ATTEMPTS = 3
 
 
-class EmbeddingReplicas:
-    """The replicas of an `Embedding` deployment. Thread-safe."""
+def check_replicas(handle: DeploymentHandle[Any]) -> None:
+    """Check that a replica of a deployment is running.
 
-    def __init__(self, handle: DeploymentHandle[Any]) -> None:
-        self._handle = handle
+    Asks Ray Serve's controller, not a replica: busy replicas must not fail the check.
 
-    def embed(self, embedder_sha256: str, images: NDArray[np.uint8]) -> "Call[NDArray[np.float32]]":
-        """Start `Embedding.embed` on one of the replicas."""
-        return Call(self._handle, "embed", embedder_sha256, images)
-
-    def providers(self) -> Providers:
-        """Ask one of the replicas. Waits until there is one."""
-        call: Call[Providers] = Call(self._handle, "providers")
-        return call.result(None)
-
-    def check(self) -> None:
-        """Check that a replica is running.
-
-        Asks Ray Serve's controller, not a replica: busy replicas must not fail the check.
-
-        Raises:
-            ServiceError: NOT_READY.
-        """
-        application = serve.status().applications.get(self._handle.app_name)
-        deployments = {} if application is None else application.deployments
-        status = deployments.get(self._handle.deployment_name)
-        states = {} if status is None else {str(state): count for state, count in status.replica_states.items()}
-        if not states.get("RUNNING"):
-            raise ServiceError(
-                ErrorCode.NOT_READY,
-                "No replica that embeds images is running at the moment; try again in a moment.",
-                embedding_replicas=states,
-            )
+    Raises:
+        ServiceError: NOT_READY.
+    """
+    application = serve.status().applications.get(handle.app_name)
+    deployments = {} if application is None else application.deployments
+    status = deployments.get(handle.deployment_name)
+    states = {} if status is None else {str(state): count for state, count in status.replica_states.items()}
+    if not states.get("RUNNING"):
+        raise ServiceError(
+            ErrorCode.NOT_READY,
+            "No replica that embeds images is running at the moment; try again in a moment.",
+            embedding_replicas=states,
+        )
 
 
 class Call(Generic[T]):
-    """A running call. It is repeated if its replica dies: embedding changes nothing."""
+    """A running call of a method of one of a deployment's replicas. Thread-safe.
+
+    It is repeated if its replica dies: embedding changes nothing.
+    """
 
     def __init__(self, handle: DeploymentHandle[Any], method: str, *arguments: object) -> None:
         self._method, self._arguments = getattr(handle, method), arguments

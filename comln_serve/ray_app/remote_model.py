@@ -1,7 +1,10 @@
 """A model whose embeddings are computed on embedding replicas."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+from ray.serve.handle import DeploymentHandle
 
 from comln_serve.bundle import Bundle
 from comln_serve.configuration.settings import Settings
@@ -9,7 +12,8 @@ from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
 from comln_serve.engine.models import Model
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.ray_app.calls import EmbeddingReplicas
+from comln_serve.ray_app.calls import Call, check_replicas
+from comln_serve.ray_app.embedding import Providers
 
 # Simultaneous calls of replicas, for each model and API replica.
 CALLS = 16
@@ -20,7 +24,7 @@ class RemoteModel(Model):
 
     on_this_machine = False
 
-    def __init__(self, bundle: Bundle, settings: Settings, replicas: EmbeddingReplicas) -> None:
+    def __init__(self, bundle: Bundle, settings: Settings, replicas: DeploymentHandle[Any]) -> None:
         self._replicas, self._max_queue_s = replicas, settings.max_queue_seconds
         limits = BatchLimits.of(settings, settings.max_batch_size, CALLS, gathers=True)
         super().__init__(bundle, Batcher(self, limits, name=bundle.name))
@@ -31,7 +35,7 @@ class RemoteModel(Model):
         Raises:
             ServiceError: NOT_READY, the replica has another version of this bundle.
         """
-        providers = self._replicas.providers()
+        providers = Call[Providers](self._replicas, "providers").result(None)
         if self.embedder_sha256 not in providers:
             raise ServiceError(
                 ErrorCode.NOT_READY,
@@ -42,7 +46,7 @@ class RemoteModel(Model):
 
     def check(self) -> None:
         super().check()
-        self._replicas.check()
+        check_replicas(self._replicas)
 
     def embed(
         self,
@@ -52,10 +56,10 @@ class RemoteModel(Model):
         alone: bool,  # noqa: ARG002 - the replica's batcher decides
     ) -> NDArray[np.float32]:
         """See `Network`."""
-        call = self._replicas.embed(self.embedder_sha256, images)
+        call = Call[NDArray[np.float32]](self._replicas, "embed", self.embedder_sha256, images)
         with cancellation.calling(call.cancel):
             try:
                 return call.result(self._max_queue_s)
             except TimeoutError:
-                self._replicas.check()  # without a replica, waiting longer is useless
+                check_replicas(self._replicas)  # without a replica, waiting longer is useless
             return call.result(None)  # the time limits of its jobs will cancel it

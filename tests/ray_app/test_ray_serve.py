@@ -42,10 +42,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own
     import ray
     from ray import serve
+    from ray.serve.handle import DeploymentHandle
     from ray.serve.schema import ServeDeploySchema
 
     from comln_serve.ray_app import build
-    from comln_serve.ray_app.calls import Call, EmbeddingReplicas
+    from comln_serve.ray_app.calls import Call
     from comln_serve.ray_app.options import Options
 
 # Ray's own: sockets and processes it leaves to the garbage collector, calls it has deprecated.
@@ -328,13 +329,12 @@ IMAGES = np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)
 
 
 @pytest.fixture
-def fragile(ray_port: int, tmp_path: Path) -> Iterator[Callable[[int], EmbeddingReplicas]]:
+def fragile(ray_port: int, tmp_path: Path) -> Iterator[Callable[[int], DeploymentHandle[Any]]]:
     """Embedding replicas of which a number of calls is the death."""
 
-    def make(deaths: int) -> EmbeddingReplicas:
+    def make(deaths: int) -> DeploymentHandle[Any]:
         deployment = serve.deployment(num_replicas=2, ray_actor_options={"num_cpus": 0})(Fragile)
-        handle = serve.run(deployment.bind(str(tmp_path / "calls"), deaths), name="fragile", route_prefix=None)
-        return EmbeddingReplicas(handle)
+        return serve.run(deployment.bind(str(tmp_path / "calls"), deaths), name="fragile", route_prefix=None)
 
     yield make
     serve.delete("fragile")
@@ -348,21 +348,21 @@ def failure(call: Call[Any]) -> ServiceError:
 
 @cluster
 def test_a_call_to_a_dying_replica_is_made_to_another(
-    fragile: Callable[[int], EmbeddingReplicas], tmp_path: Path
+    fragile: Callable[[int], DeploymentHandle[Any]], tmp_path: Path
 ) -> None:
     replicas = fragile(1)
-    embeddings = replicas.embed("any", IMAGES).result(120)
+    embeddings = Call[Any](replicas, "embed", "any", IMAGES).result(120)
     np.testing.assert_array_equal(embeddings, [[0.0], [12.0]])
     assert (tmp_path / "calls").stat().st_size == 2
-    refused = failure(replicas.embed("refused", IMAGES))
+    refused = failure(Call(replicas, "embed", "refused", IMAGES))
     assert (refused.code, refused.detail) == (ErrorCode.QUEUE_TIMEOUT, {"allowed_seconds": 1.5})
 
 
 @cluster
 def test_a_request_that_kills_every_replica_is_given_up(
-    fragile: Callable[[int], EmbeddingReplicas], tmp_path: Path
+    fragile: Callable[[int], DeploymentHandle[Any]], tmp_path: Path
 ) -> None:
-    error = failure(fragile(100).embed("any", IMAGES))
+    error = failure(Call(fragile(100), "embed", "any", IMAGES))
     assert error.code is ErrorCode.NOT_READY
     assert (tmp_path / "calls").stat().st_size >= 3  # Ray Serve repeats some itself
 
