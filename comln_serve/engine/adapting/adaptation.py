@@ -137,7 +137,7 @@ class ClassifierMaker:
         """See `Engine.change`."""
 
         def apply(stored: Classifier, examples: SupportSet) -> Changed:
-            support = change.support(reference, stored, examples)
+            support = change.support(reference, examples)
             if len(support.classes) > len(stored.labels):
                 self._check_size(len(support), len(support.classes))
             kept = change.keeping_weights(stored, support)

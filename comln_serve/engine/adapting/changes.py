@@ -36,7 +36,7 @@ class Change(ABC):
         return vars(self)
 
     @abstractmethod
-    def support(self, reference: str, stored: Classifier, examples: SupportSet) -> SupportSet:
+    def support(self, reference: str, examples: SupportSet) -> SupportSet:
         """The support set that takes the place of a classifier's.
 
         Args:
@@ -65,7 +65,7 @@ class RemoveExamples(Change):
     def options(self) -> Mapping[str, object]:
         return {"numbers": sorted(self.numbers)}
 
-    def support(self, reference: str, stored: Classifier, examples: SupportSet) -> SupportSet:  # noqa: ARG002
+    def support(self, reference: str, examples: SupportSet) -> SupportSet:
         with _naming_absent(reference):
             left = examples.without(self.numbers)
         if not len(left):
@@ -93,7 +93,7 @@ class RelabelExamples(Change):
     def options(self) -> Mapping[str, object]:
         return {"labels": {str(number): label for number, label in self.labels.items()}}
 
-    def support(self, reference: str, stored: Classifier, examples: SupportSet) -> SupportSet:  # noqa: ARG002
+    def support(self, reference: str, examples: SupportSet) -> SupportSet:
         with _naming_absent(reference):
             changed = examples.relabelled(self.labels)
         if changed.labels == examples.labels:
@@ -120,16 +120,16 @@ class RenameClasses(Change):
     labels: Mapping[str, str]
     operation: ClassVar = "labels"
 
-    def support(self, reference: str, stored: Classifier, examples: SupportSet) -> SupportSet:
-        unknown = [label[:_MAX_SHOWN] for label in self.labels.keys() - set(stored.labels)]
+    def support(self, reference: str, examples: SupportSet) -> SupportSet:
+        unknown = [label[:_MAX_SHOWN] for label in self.labels.keys() - set(examples.classes)]
         if unknown:
             named = sorted(unknown)[:MOST_NAMED]
             raise ServiceError(
                 ErrorCode.INVALID_REQUEST,
                 f"Classifier {reference!r} has no class {', '.join(map(repr, named))}. Its classes are "
-                f"{listed(list(map(repr, stored.labels)))}. Labels are compared exactly, blanks included.",
+                f"{listed(list(map(repr, examples.classes)))}. Labels are compared exactly, blanks included.",
                 received=named,
-                available=list(stored.labels),
+                available=list(examples.classes),
             )
         if all(label == new for label, new in self.labels.items()):
             raise ServiceError(
@@ -160,7 +160,7 @@ class AdaptAgain(Change):
     horizon: float | HorizonRule | None = None
     operation: ClassVar = "again"
 
-    def support(self, reference: str, stored: Classifier, examples: SupportSet) -> SupportSet:  # noqa: ARG002
+    def support(self, reference: str, examples: SupportSet) -> SupportSet:  # noqa: ARG002
         return examples
 
 
