@@ -58,8 +58,7 @@ class Queue:
         self._most_of_one = max(1, max_waiting // (_SHARE_OF_ONE * shared.processes))
         self._changed = Condition()
         self._line: list[_Ticket] = []
-        self._served: dict[str, int] = {}  # number of the last turn that each tenant had
-        self._turns = 0
+        self._served: dict[str, float] = {}  # when the last turn of each tenant began
         self._running: list[Hashable] = []
 
     @classmethod
@@ -122,8 +121,7 @@ class Queue:
                     raise waited_too_long(self._max_seconds, _WORDS[self._unit])
                 self._changed.wait(_CHECK_S)
                 check()
-            self._turns += 1
-            self._served[ticket.tenant] = self._turns
+            self._served[ticket.tenant] = time.monotonic()
         finally:
             self._line.remove(ticket)
             self._changed.notify_all()

@@ -29,10 +29,6 @@ from comln_serve.flow.problem import (
     uniform_weights,
 )
 
-DEFAULT_RTOL = 1e-6
-DEFAULT_ATOL = 1e-6
-DEFAULT_MAX_STEPS = 200_000
-
 
 @dataclass(frozen=True)
 class FlowSolution:
@@ -57,9 +53,9 @@ def solve_flow(
     lam: float = 0.0,
     weights: ArrayLike | None = None,
     whitening: float = 0.0,
-    rtol: float = DEFAULT_RTOL,
-    atol: float = DEFAULT_ATOL,
-    max_steps: int = DEFAULT_MAX_STEPS,
+    rtol: float = 1e-6,
+    atol: float = 1e-6,
+    max_steps: int = 200_000,
     cancel: NDArray[np.bool_] | None = None,
 ) -> FlowSolution:
     """Adapt a linear classifier: follow the gradient flow of the support loss from W0 for time T.

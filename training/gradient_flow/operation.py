@@ -18,8 +18,6 @@ from training.gradient_flow.compiled import METHODS, CompiledBatch
 if TYPE_CHECKING:
     from training.gradient_flow.odeint import OdeintBatch
 
-DEFAULT_MAX_STEPS = 200_000
-
 
 def gradient_flow(
     phi: Tensor,
@@ -35,7 +33,7 @@ def gradient_flow(
     step_size: float | None = None,
     rtol: float | None = None,
     atol: float | None = None,
-    max_steps: int = DEFAULT_MAX_STEPS,
+    max_steps: int = 200_000,
 ) -> Tensor:
     """Adapt linear classifiers by gradient flow, differentiably: equation 8 and Algorithm 6.
 
