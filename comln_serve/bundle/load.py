@@ -147,14 +147,13 @@ def _read_file(folder: Path, entry: FileEntry) -> bytes:
             f"{folder / MANIFEST}: the path {entry.path!r} is not a plain file name inside the bundle's folder"
         )
     try:
-        size = path.stat().st_size
-        content = path.read_bytes() if size == entry.bytes else b""
+        if (size := path.stat().st_size) != entry.bytes:
+            raise BundleError(f"{path}: {size} bytes; {MANIFEST} says {entry.bytes}")
+        content = path.read_bytes()
     except FileNotFoundError as error:
         raise BundleError(f"{path}: missing; restore the whole bundle folder") from error
     except OSError as error:
         raise BundleError(f"{path}: not readable ({error})") from error
-    if size != entry.bytes:
-        raise BundleError(f"{path}: {size} bytes; {MANIFEST} says {entry.bytes}")
     digest = hashlib.sha256(content).hexdigest()
     if digest != entry.sha256:
         raise BundleError(
