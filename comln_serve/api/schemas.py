@@ -4,8 +4,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
 
-from comln_serve.api.document.nulls import without_null
 from comln_serve.bundle.calibration import CalibrationTask
 from comln_serve.bundle.head import HorizonLaw, HorizonRule, Start
 from comln_serve.domain.classifier import ClassInfo, HeldOutInfo, HorizonOrigin
@@ -14,19 +14,9 @@ from comln_serve.errors import ErrorCode
 from comln_serve.machine import RunsOn
 
 
-def _is_none(value: object) -> bool:
-    return value is None
-
-
-def _drop_null(schema: dict[str, Any]) -> None:
-    dropped = without_null(schema)
-    schema.clear()
-    schema.update(dropped)
-
-
 def _left_out(description: str) -> Any:
-    """A field that is left out if it has no value; it is never null."""
-    return Field(None, description=description, exclude_if=_is_none, json_schema_extra=_drop_null)
+    """A field that is left out if it has no value. It is never null: its type has `SkipJsonSchema[None]`."""
+    return Field(None, description=description, exclude_if=lambda value: value is None)
 
 
 class ClassifierInfo(BaseModel):
@@ -75,7 +65,7 @@ class RejectedImage(BaseModel):
 
     index: int = Field(description="Position in the request, from 0.")
     file: str | None = Field(description="File name in the form; null if it has none, as in JSON.")
-    label: str | None = _left_out("Of a support image.")
+    label: str | SkipJsonSchema[None] = _left_out("Of a support image.")
     code: ErrorCode
     message: str
     detail: dict[str, Any]
@@ -83,7 +73,9 @@ class RejectedImage(BaseModel):
 
 class AdaptResponse(ClassifierDetail):
     timings_ms: dict[str, float] = Field(description="Milliseconds by stage, and in total.")
-    rejected: list[RejectedImage] | None = _left_out("Images left out; only in the answer to a request with `partial`.")
+    rejected: list[RejectedImage] | SkipJsonSchema[None] = _left_out(
+        "Images left out; only in the answer to a request with `partial`."
+    )
 
 
 class ClassProbability(BaseModel):
@@ -101,7 +93,7 @@ class Prediction(BaseModel):
     label: str
     probability: float
     top: list[ClassProbability]
-    example: int | None = _left_out(
+    example: int | SkipJsonSchema[None] = _left_out(
         "Number of the example that this image is; only if it is one, and if `examples` asked for it."
     )
     unknown: bool | None = Field(
@@ -110,7 +102,7 @@ class Prediction(BaseModel):
         "threshold, because the classifier has too few images and its model is not calibrated for it (as in "
         "`calibrated`).",
     )
-    similarity: float | None = _left_out(
+    similarity: float | SkipJsonSchema[None] = _left_out(
         "Only if `unknown` asked for it. Similarity to the most similar class: the image's largest logit, "
         "divided by the length of its embedding and the mean length of the classes' weights."
     )
@@ -122,7 +114,7 @@ class PredictResponse(BaseModel):
     predictions: list[Prediction | None] = Field(
         description="One per image, in the request's order; null for those in `rejected`."
     )
-    rejected: list[RejectedImage] | None = _left_out(
+    rejected: list[RejectedImage] | SkipJsonSchema[None] = _left_out(
         "Images that cannot be used; only in the answer to a request with `partial`."
     )
     calibrated: bool = Field(

@@ -3,7 +3,7 @@ keys, headers of answers, and the errors that any route may answer with.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,6 @@ from pydantic.json_schema import models_json_schema
 from comln_serve.api.authentication import scopes_of
 from comln_serve.api.browsers.guard import SAFE_METHODS
 from comln_serve.api.context import OPEN_INFERENCE
-from comln_serve.api.document.nulls import without_null
 from comln_serve.api.errors import STATUS
 from comln_serve.api.open_inference.schemas import InferenceRequest, ProtocolError
 from comln_serve.api.receive import requests
@@ -58,7 +57,7 @@ def openapi_body(model: type[BaseModel], repeated: Sequence[str], *, required: b
     """
     schema = model.model_json_schema(ref_template=_REFERENCE)
     options = {
-        name: without_null(field) for name, field in schema["properties"].items() if name not in ("support", "images")
+        name: _without_null(field) for name, field in schema["properties"].items() if name not in ("support", "images")
     }
     kinds = {
         # Without `minItems`, of which openapi-generator makes Go that does not compile. A form without images lacks the
@@ -133,7 +132,7 @@ def _complete_operation(operation: dict[str, Any], method: str, route: RouteCont
     """Add the scopes that are accepted and the errors of any route."""
     parameters = operation.get("parameters", [])
     for parameter in parameters:  # none can be null: they are left out
-        parameter["schema"] = without_null(parameter["schema"])
+        parameter["schema"] = _without_null(parameter["schema"])
     errors = [ErrorCode.FOREIGN_HOST, ErrorCode.INTERNAL]
     if not takes_any_query(route.endpoint):
         errors.append(ErrorCode.INVALID_REQUEST)
@@ -156,6 +155,15 @@ def _complete_operation(operation: dict[str, Any], method: str, route: RouteCont
     if any(parameter["name"] == "Idempotency-Key" for parameter in parameters):
         responses["201"]["headers"] = {"Idempotency-Replayed": _REPLAYED}
     operation["responses"] = dict(sorted(responses.items()))
+
+
+def _without_null(field: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a field that may be null, as that of one that may only be left out."""
+    if "anyOf" not in field:
+        return dict(field)
+    kinds = [kind for kind in field["anyOf"] if kind.get("type") != "null"]
+    rest = {key: value for key, value in field.items() if key not in ("anyOf", "default")}
+    return {**kinds[0], **rest} if len(kinds) == 1 else {**rest, "anyOf": kinds}
 
 
 def _move_defaults(schema: Any) -> None:
