@@ -1,7 +1,6 @@
 """Which of two classifiers is better on the same labelled images, and whether that may be chance."""
 
 from dataclasses import dataclass, field
-from math import exp, lgamma, log
 from unicodedata import normalize
 
 from comln_serve.client.errors import InputError
@@ -90,12 +89,9 @@ def _pairs(one: Evaluation, other: Evaluation) -> list[tuple[Judged, Judged]]:
 
 def _sign_test(ups: int, downs: int) -> float:
     """Probability that of so many tosses of a coin at least as large a majority falls on one side, on either."""
-    tosses, fewer = ups + downs, min(ups, downs)
-    if abs(ups - downs) <= 1:
-        return 1.0
-    term = exp(lgamma(tosses + 1) - lgamma(fewer + 1) - lgamma(tosses - fewer + 1) - tosses * log(2))
-    tail = 0.0
-    for count in range(fewer, -1, -1):  # from the largest term to the smallest, each from the one before
-        tail += term
-        term *= count / (tosses - count + 1)
-    return min(1.0, 2 * tail)
+    tosses = ups + downs
+    ways = tail = 1  # exact integers: in how many ways `count` tosses fall on one side, and at most so many
+    for count in range(1, min(ups, downs) + 1):
+        ways = ways * (tosses - count + 1) // count
+        tail += ways
+    return min(1.0, 2 * tail / 2**tosses)
