@@ -149,7 +149,6 @@ async def read_predict(request: Request, settings: Settings) -> tuple[list[File]
 def _predict_of_json(text: bytearray, settings: Settings) -> tuple[list[File], PredictOptions, Sent]:
     body = parse_json(PredictRequest, text, settings)
     images, body.images = body.images, []  # not kept beside what is decoded
-    check_count(len(images), settings)
     files = [read_image(f"images.{i}", image, settings, partial=body.partial) for i, image in enumerate(images)]
     return files, body, Sent(body.partial)
 
@@ -179,7 +178,6 @@ async def _read_support(
 def _support_of_json(model: type[_Json], text: bytearray, settings: Settings) -> tuple[Support, _Json, Sent]:
     body = parse_json(model, text, settings)
     items, body.support = body.support, []
-    check_count(len(items), settings)
     check_labels((item.label for item in items), settings)
     support = [
         (read_image(f"support.{i}.image", item.image, settings, partial=body.partial), item.label)
