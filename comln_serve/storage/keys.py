@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, bindparam, insert, or_, select, update
+from sqlalchemy import Row, bindparam, func, insert, literal, or_, select, update
 
 from comln_serve.security.keys import ApiKey, Scope
 from comln_serve.storage.database import Database
@@ -66,14 +66,10 @@ class KeyStore:
 
     def revoke(self, key_id: str) -> bool:
         """Revoke a key, for good. Returns whether it exists."""
+        first = func.coalesce(api_keys.c.revoked_at, literal(self._clock(), UtcTime))
         with self._database.writing() as connection:
-            there = connection.execute(select(api_keys.c.id).where(api_keys.c.id == key_id)).first()
-            connection.execute(
-                update(api_keys)
-                .where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
-                .values(revoked_at=self._clock())
-            )
-        return there is not None
+            query = update(api_keys).where(api_keys.c.id == key_id).values(revoked_at=first)
+            return connection.execute(query).rowcount > 0
 
 
 def _to_key(row: Row[Any]) -> ApiKey:
