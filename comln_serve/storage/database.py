@@ -3,7 +3,7 @@
 import logging
 import sqlite3
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import BoundedSemaphore
 from typing import Any
@@ -187,20 +187,16 @@ def parse_url(url: str) -> URL:
     """
     if url.startswith(_SQLITE) and url.removeprefix(_SQLITE) not in {"", ":memory:"}:
         return URL.create("sqlite", database=url.removeprefix(_SQLITE))
-    scheme = url.partition("://")[0].partition("+")[0]
     if url.startswith(_POSTGRESQL):
-        try:
+        with suppress(ArgumentError, ValueError):
             parsed = make_url(url).set(drivername="postgresql+psycopg")
-        except (ArgumentError, ValueError):
-            scheme = "postgresql"
-        else:
             if "@" in f"{parsed.host}{parsed.database}":  # they hold the end of a password, and would be shown
                 raise StartupError(
                     "the database URL has more than one '@'; in a user's name or password write %40 for '@', %2F for "
                     "'/' and %25 for '%'"
                 )
             return parsed
-    # Only the scheme is shown: the rest may hold a password.
+    scheme = url.partition("://")[0].partition("+")[0]  # all that is shown: the rest may hold a password
     raise StartupError(
         f"database URL must read {_SQLITE}FILE or {_POSTGRESQL}USER:PASSWORD@HOST:PORT/DATABASE, "
         f"got one that begins with {scheme[:20]!r}"
