@@ -71,8 +71,9 @@ def create_app(
         if traces is not None:
             await run_in_threadpool(traces.close)
 
-    traces = open_traces(engine.settings)
-    authentication = Authentication(engine.settings, engine.store.keys, engine.shared.folder)
+    settings, shared, by_tenant = engine.settings, engine.shared, engine.settings.require_keys
+    traces = open_traces(settings)
+    authentication = Authentication(settings, engine.store.keys, shared.folder)
     app = FastAPI(
         title="comln-serve",
         version=__version__,
@@ -97,26 +98,24 @@ def create_app(
     app.state.scrape_threads = CapacityLimiter(2)  # metrics query GPU drivers and a database, which may hang
     app.state.parsing_threads, app.state.parsing = CapacityLimiter(1), Line()
     app.state.reading_threads = CapacityLimiter(4)  # lists, of which each may take tens of megabytes
-    app.state.work_threads = CapacityLimiter(engine.settings.max_pending_requests)
-    settings, by_tenant = engine.settings, engine.settings.require_keys
-    app.state.requests = Admission(settings.max_pending_requests, Count.REQUESTS, engine.shared, by_tenant=by_tenant)
-    held = Admission(
-        settings.max_pending_bytes, Count.BYTES, engine.shared, largest=settings.max_body_bytes, by_tenant=by_tenant
+    app.state.work_threads = CapacityLimiter(settings.max_pending_requests)
+    app.state.requests = Admission(settings.max_pending_requests, Count.REQUESTS, shared, by_tenant=by_tenant)
+    app.state.held = held = Admission(
+        settings.max_pending_bytes, Count.BYTES, shared, largest=settings.max_body_bytes, by_tenant=by_tenant
     )
-    app.state.held = held
+    app.state.exports = Admission(MOST_EXPORTS, Count.EXPORTS, shared, by_tenant=by_tenant)
     app.state.metrics = Metrics(engine)
-    app.state.exports = Admission(MOST_EXPORTS, Count.EXPORTS, engine.shared, by_tenant=by_tenant)
     for router in (*ROUTERS, open_inference):
         app.include_router(router)
     install_error_handlers(app)
-    complete_document(app, with_keys=engine.settings.require_keys)
+    complete_document(app, with_keys=settings.require_keys)
     install_documentation(app)
     install_page(app)
     # The middleware added last is outermost.
     app.add_middleware(HeadAsGet)
-    app.add_middleware(Intake, held=held, max_seconds=engine.settings.max_receive_seconds)
+    app.add_middleware(Intake, held=held, max_seconds=settings.max_receive_seconds)
     app.add_middleware(Rescue)
-    origins = list(filter(None, engine.settings.cors_origins.split(",")))
+    origins = list(filter(None, settings.cors_origins.split(",")))
     if origins:
         app.add_middleware(Cors, origins=origins)
     app.add_middleware(BrowserGuard, hosts=hosts or AllowedHosts(), origins=origins)

@@ -111,7 +111,7 @@ def get_classifier(request: Request, ref: Ref) -> Response:
 async def edit_classifier(request: Request, ref: Ref) -> Response:
     """Id, weights, report and examples stay; fields that are left out change nothing."""
     engine, tenant = engine_of(request), tenant_of(request)
-    request.app.state.requests.check(tenant_of(request))
+    request.app.state.requests.check(tenant)
     body = await read_json_only(request, engine.settings, EditRequest)
     sent, seconds = body.model_fields_set, body.expires_in_seconds
     edit = Edit(

@@ -115,7 +115,7 @@ async def make(
         )
         return as_json(body, request.scope["route"].status_code or 200, headers)
 
-    with request.app.state.requests.admit(tenant=tenant_of(request)):
+    with request.app.state.requests.admit(tenant=tenant):
         async with cancelled_with(request) as cancellation:
             return await work(request, lambda: written(cancellation))
 
