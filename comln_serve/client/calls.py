@@ -44,19 +44,15 @@ async def classifiers(
         limit: at most so many; default: all.
     """
     found: list[Classifier] = []
-    parameters: dict[str, str | int] = {}
-    if name is not None:
-        parameters["name"] = name
-    if model is not None:
-        parameters["model"] = model
+    before: int | None = None
     while limit is None or len(found) < limit:
         size = _PAGE if limit is None else min(_PAGE, limit - len(found))
-        request = Request("GET", "/classifiers", {**parameters, "limit": size})
-        page = await ask_for(session, ClassifierPage, request)
+        parameters = {"name": name, "model": model, "before": before, "limit": size}
+        page = await ask_for(session, ClassifierPage, Request("GET", "/classifiers", parameters))
         found += page.classifiers
-        if page.next is None:
+        before = page.next
+        if before is None:
             break
-        parameters["before"] = page.next
     return found
 
 

@@ -237,7 +237,7 @@ async def import_support(
     content = file if isinstance(file, bytes) else await session.runtime.call(_bytes_of, Path(file))
     if not content:
         raise InputError(f"{'the file' if isinstance(file, bytes) else file} is empty; give an exported support set")
-    parameters = {"promote": bool(promote)} | ({} if name is None else {"name": name})
+    parameters = {"name": name, "promote": bool(promote)}
     headers = {"Idempotency-Key": uuid.uuid4().hex, "Content-Type": "application/octet-stream"}
     request = Request("POST", "/classifiers", parameters, file=content, headers=headers)
     return await ask_for(session, Adapted, request)

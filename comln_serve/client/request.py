@@ -1,7 +1,7 @@
 """A request to the server."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -10,7 +10,7 @@ class Request:
     """A request to the server.
 
     Attributes:
-        parameters: of the query; one with several values is repeated.
+        parameters: of the query; one with several values is repeated, one of None is not sent.
         fields: of a form.
         images: image files of the form.
         content: of a JSON body, where there is no form.
@@ -20,7 +20,7 @@ class Request:
 
     method: str
     path: str
-    parameters: Mapping[str, str | bool | int | Sequence[int]] | None = None
+    parameters: Mapping[str, str | bool | int | Sequence[int] | None] = field(default_factory=dict[str, Any])
     fields: Mapping[str, str | bool | Sequence[str]] | None = None
     images: Sequence[bytes] = ()
     content: Mapping[str, Any] | None = None
@@ -33,7 +33,7 @@ class Request:
         return {
             "method": self.method,
             "url": self.path,
-            "params": self.parameters,
+            "params": {name: value for name, value in self.parameters.items() if value is not None},
             "data": self.fields,
             "files": [("images", ("image", data)) for data in self.images],
             "json": self.content,
