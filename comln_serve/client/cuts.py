@@ -155,15 +155,13 @@ class Cuts:
     def bar(self, title: str, show: bool | None) -> Generator[None, None, None]:
         """Show a bar on standard error during the block; None: if that is a terminal."""
         # A program without a console, or with its standard error closed, has None there.
-        if sys.stderr is not None and (sys.stderr.isatty() if show is None else show):
-            from tqdm import tqdm  # noqa: PLC0415 - only where there is something to show
-
-            self._bar = tqdm(total=self.total, desc=title, unit=" images", file=sys.stderr)
-        try:
+        if sys.stderr is None or not (sys.stderr.isatty() if show is None else show):
             yield
-        finally:
-            if self._bar is not None:
-                self._bar.close()
+            return
+        from tqdm import tqdm  # noqa: PLC0415 - only where there is something to show
+
+        with tqdm(total=self.total, desc=title, unit=" images", file=sys.stderr) as self._bar:
+            yield
 
     def _advance(self, images: int) -> None:
         if self._bar is not None:

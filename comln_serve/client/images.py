@@ -112,13 +112,14 @@ def prepare(source: Source, max_side: int | None, formats: Collection[str]) -> P
         InputError: it is of none of the types that can be sent.
     """
     content = source.content
-    if isinstance(content, Image.Image):
-        return Prepared(source.name, source.label, _picture(source.name, content, max_side))
     # NumPy's texts and bytes have the interface, too.
-    if hasattr(content, "__array_interface__") and not isinstance(content, str | bytes):
-        return Prepared(source.name, source.label, _picture(source.name, _of_array(source.name, content), max_side))
-    data = _read(source.name, content)
-    return Prepared(source.name, source.label, _file(source.name, data, max_side, formats))
+    if hasattr(content, "__array_interface__") and not isinstance(content, str | bytes | Image.Image):
+        content = _of_array(source.name, content)
+    if isinstance(content, Image.Image):
+        data = _picture(source.name, content, max_side)
+    else:
+        data = _file(source.name, _read(source.name, content), max_side, formats)
+    return Prepared(source.name, source.label, data)
 
 
 def _name(item: ImageSource, number: int) -> str:
