@@ -1,4 +1,4 @@
-"""Checks of arguments that would else fail inside the client, or mean something else on the server."""
+"""Checks of arguments that would otherwise fail inside the client, or mean something else on the server."""
 
 from collections.abc import Mapping
 from numbers import Integral, Real
@@ -10,15 +10,15 @@ _Key = TypeVar("_Key", str, int)
 
 
 def texts_by(what: str, given: Mapping[_Key, str], example: str, *, empty: bool = False) -> dict[_Key, str]:
-    """A mapping to texts that is an argument.
+    """Check an argument that has to be a mapping to texts. Returns it as a dictionary.
 
     Args:
-        what: name of the argument.
-        example: of what it could be.
-        empty: it may be empty.
+        what: name of the argument, for the error.
+        example: a value to show in the error.
+        empty: whether the mapping may be empty.
 
     Raises:
-        InputError: it is none, or is empty and may not be.
+        InputError: it is no such mapping.
     """
     if not isinstance(cast("object", given), Mapping) or not (given or empty):
         raise InputError(f"{what} is {given!r}; give a dictionary such as {example}")
@@ -30,34 +30,19 @@ def texts_by(what: str, given: Mapping[_Key, str], example: str, *, empty: bool 
 
 
 def metadata_of(given: Mapping[str, str]) -> dict[str, str]:
-    """Metadata that are an argument.
-
-    Raises:
-        InputError: they are none.
-    """
+    """Check the argument `metadata`. Raises InputError if it is no mapping of texts to texts."""
     return texts_by("metadata", given, '{"line": "3"}', empty=True)
 
 
 def side_of(given: int | None) -> int | None:
-    """The side to which images are shrunk; None: they are not.
-
-    Raises:
-        InputError: it is no number of pixels.
-    """
+    """Check the argument `max_side`. Raises InputError if it is neither a number of pixels nor None."""
     if given is None or (isinstance(given, Integral) and given is not True and given > 0):
         return given
     raise InputError(f"max_side is {given!r}; give a number of pixels, from 1 on, or None")
 
 
 def seconds_of(what: str, given: float, *, zero: bool) -> float:
-    """A time that is an argument.
-
-    Args:
-        zero: whether it may be 0.
-
-    Raises:
-        InputError: it is no number of seconds, or too small.
-    """
+    """Check the argument `what`, in seconds. Raises InputError if it is not over 0, nor 0 where `zero` allows that."""
     # NumPy's numbers are real ones, too.
     is_number = isinstance(cast("object", given), Real) and not isinstance(cast("object", given), bool)
     if not (is_number and (given >= 0 if zero else given > 0)):

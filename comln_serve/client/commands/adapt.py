@@ -81,11 +81,7 @@ def show_made(
 
 
 def horizon_of(text: str | None) -> Horizon:
-    """The value of `--horizon`.
-
-    Raises:
-        InputError: it is none.
-    """
+    """Parse the value of `--horizon`. Raises InputError if it is neither a number over 0 nor learned or auto."""
     if text is None or text in ("learned", "auto"):
         return text
     if not re.fullmatch(r"\d*\.?\d+([eE][+-]?\d+)?", text):
@@ -94,11 +90,7 @@ def horizon_of(text: str | None) -> Horizon:
 
 
 def metadata_of(pairs: Sequence[str]) -> dict[str, str]:
-    """The values of `--metadata`.
-
-    Raises:
-        InputError: one is none.
-    """
+    """Parse the values of `--metadata`. Raises InputError if one is not KEY=VALUE, or has the key of another."""
     found: dict[str, str] = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")

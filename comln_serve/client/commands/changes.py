@@ -16,14 +16,11 @@ _MOST_LABELS = 5
 def promoted_before(
     client: Client, output: Output, reference: str, *, must_exist: bool = True
 ) -> ClassifierDetail | None:
-    """What to compare a change of a classifier with, asked for before it: the version that its name stands for; of one
-    without a name itself. None where the output is for programs, which can ask themselves.
+    """Ask, before a classifier is changed, for what to compare the change with: the version that its name stands for,
+    or the classifier itself if it has no name. None if the output is JSON: programs compare by themselves.
 
     Args:
-        must_exist: False: None where there is no such classifier.
-
-    Raises:
-        NotFoundError: there is no such classifier.
+        must_exist: whether to raise NotFoundError if there is no such classifier, or to return None.
     """
     if output.as_json:
         return None
@@ -37,7 +34,7 @@ def promoted_before(
 
 
 def added_files(client: Client, output: Output, made: Adapted) -> dict[int, str]:
-    """Files of the examples that were just added, by number. Empty where nothing is said of examples."""
+    """Files of the examples that were just added, by number. Empty if the output will name no examples."""
     report = made.report
     if output.as_json or report is None:
         return {}
@@ -59,7 +56,7 @@ def changed(
     Args:
         before: from `promoted_before`; None: nothing is said.
         added: from `added_files`.
-        anew: it was made of other images, perhaps by mistake: how to go back is said in any case.
+        anew: it was made of other images, perhaps by mistake, so say how to go back even if it did not get worse.
     """
     if before is None:
         return []
@@ -90,7 +87,7 @@ def changed(
 
 
 def differ(one: str | None, other: str | None) -> bool:
-    """Whether two hashes are both known and not the same."""
+    """Whether two hashes are both known and different."""
     return None not in (one, other) and one != other
 
 

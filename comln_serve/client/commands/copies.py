@@ -62,13 +62,10 @@ class Copies:
             raise InputError(f"--copy-to {folder}: {there} {reason}; give another folder")
 
     def check_labels(self, labels: Sequence[str], *, unknown: bool) -> None:
-        """Refuse classes that cannot have a folder. Classes that differ only in case share one on some systems.
+        """Raise InputError if a class cannot have a folder. Classes that differ only in case share one on some systems.
 
         Args:
-            unknown: images may be found unknown, which have a folder, too.
-
-        Raises:
-            InputError: there is one.
+            unknown: whether images may be found unknown, which get a folder of their own.
         """
         names = [folder_of(label) for label in labels]
         if unknown and _UNKNOWN in map(str.lower, names):
@@ -111,7 +108,7 @@ def _targets(folder: Path, file: Path) -> Iterator[Path]:
 
 
 def _copy(file: Path, target: Path) -> bool:
-    """Copy a file to where nothing is. False: another file is there; one of the same content is as good as the copy."""
+    """Copy a file, unless the target exists. Returns whether the target now has the file's content."""
     try:
         writer = target.open("xb")
     except FileExistsError:

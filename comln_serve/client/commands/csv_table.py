@@ -49,7 +49,7 @@ def check_table(target: str | None, top_k: int, *, resume: bool, replace: bool) 
         What to go on with; None: nothing.
 
     Raises:
-        InputError: it could not be written, or something else is there; or an option has no table, or excludes another.
+        InputError: the file cannot be written or holds something else, or the options do not fit together.
     """
     if resume and replace:
         raise InputError("--resume and --replace exclude each other")
@@ -92,10 +92,10 @@ def _refuse_existing(path: Path, top_k: int) -> None:
 
 
 def _begun_table(path: Path, top_k: int) -> Begun | None:
-    """What a table has so far; None if there is none.
+    """Read what a table has so far; None if the file does not exist or is empty.
 
     Raises:
-        InputError: the file is none, or is damaged elsewhere than in its last row.
+        InputError: the file is no table of this command, or a row before the last is damaged.
     """
     if path.exists() and not path.is_file():  # reading a pipe or a terminal would wait for ever
         raise InputError(f"{path}: is no file; --resume needs the file of a table, --csv FILE")

@@ -67,10 +67,9 @@ def evaluate(
 
 
 def _check_shared(folder: Path, known: Classifier, other: Classifier) -> None:
-    """Refuse a folder without a class that both classifiers have, before anything is sent.
+    """Raise InputError, before anything is sent, if a folder has no class that both classifiers have.
 
-    Raises:
-        InputError: it has none. One without a class of the first is left to its evaluation.
+    A folder without a class of the first classifier is refused by its evaluation.
     """
     _, labels, _ = read_class_folders(folder, every_class=False)
     own, others = class_of(labels, known.labels), class_of(labels, other.labels)

@@ -27,11 +27,7 @@ PROMOTE = click.option(
 
 
 def _range_of(text: str) -> range:
-    """The number of an example, or a range of them, 3-7.
-
-    Raises:
-        BadParameter: it is neither.
-    """
+    """Parse the number of an example, or a range of numbers such as 3-7. Raises BadParameter if it is neither."""
     found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 1 <= first <= last:
@@ -90,11 +86,7 @@ def add(
 
 
 def _class_folder(paths: Sequence[Path | StandardInput]) -> Path:
-    """The one folder of class folders that was given.
-
-    Raises:
-        InputError: it is something else, or more than one.
-    """
+    """The folder of class folders that was given. Raises InputError if anything else was given."""
     folders: list[Path] = []
     for path in paths:
         if isinstance(path, StandardInput):
@@ -148,11 +140,10 @@ def relabel(client: Client, output: Output, ref: str, label: str, numbers: Seque
 
 
 def _chosen(client: Client, ref: str, numbers: Sequence[range]) -> list[int]:
-    """The numbers that were given, and those in the ranges that there are: numbers of removed examples are not used
-    again.
+    """The numbers that were given, and of the ranges the numbers of existing examples: removed ones leave gaps.
 
     Raises:
-        InputError: a range has none.
+        InputError: there is no example in a range.
     """
     if all(len(some) == 1 for some in numbers):
         return [some[0] for some in numbers]

@@ -29,15 +29,16 @@ IMAGES = _Images(exists=True, path_type=Path)
 
 
 def images_of(paths: Sequence[Path | StandardInput], on_bad: str) -> tuple[list[Path | Named], list[Skipped]]:
-    """Files, an image on standard input, and all images of folders and of the folders in them; and the files of these
-    that were left out.
+    """The images of arguments: files, an image on standard input, and all images in folders and the folders in them.
 
     Args:
-        on_bad: "raise" to leave none out.
+        on_bad: "skip" files in folders that are no images, or "raise".
+
+    Returns:
+        The images, and the skipped files.
 
     Raises:
-        InputError: a folder has no image, or a file that is none and may not be left out; or there is nothing on
-            standard input, or it is to be read twice.
+        InputError: a folder has no image, or a file that may not be skipped; or standard input is empty or given twice.
     """
     if sum(isinstance(path, StandardInput) for path in paths) > 1:
         raise InputError("- is given twice; standard input is one image")
