@@ -142,7 +142,7 @@ def _is_worth_repeating(error: ComlnError, request: Request, attempt: int) -> bo
 
 
 def _retry_after(answer: httpx2.Response) -> float | None:
-    """Seconds of the header Retry-After; None if there is none, or it is a date."""
+    """Seconds of the header Retry-After; None without the header, or if it is a date."""
     text = answer.headers.get("retry-after", "").strip()
     return float(text) if text.isascii() and text.isdecimal() and len(text) < 7 else None
 
@@ -187,7 +187,7 @@ def _tls_failure(failure: BaseException) -> ssl.SSLError | None:
 
 
 def _error_of(session: Session, request: Request, answer: httpx2.Response) -> ComlnError:
-    """The error of an answer that is no success."""
+    """The error of an answer that is not a success."""
     status, request_id = answer.status_code, answer.headers.get("x-request-id")
     try:
         body: Any = answer.json()["error"]

@@ -175,7 +175,7 @@ async def export(
 
     Raises:
         NotFoundError: there is no such classifier.
-        InputError: the file cannot be written, or its name says nothing of its format, or another than `format`.
+        InputError: the file cannot be written, or its name tells no format, or another than `format`.
     """
     kind = await session.runtime.call(_format_of, path, format)
     route, parameters = ("support", {}) if kind == "support" else ("export", {"format": kind})

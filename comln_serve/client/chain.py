@@ -21,10 +21,8 @@ _NOT_KNOWN = "Whether the request that was interrupted has made a classifier is 
 
 
 def path_of(classifier: str | Classifier, *more: str | int) -> str:
-    """The path of a classifier's route. A `Classifier` stands for its id.
-
-    Raises:
-        InputError: the reference is empty, or none.
+    """The path of a classifier's route. Of a `Classifier` the id is used. Raises InputError for an empty reference, or
+    what is no text.
     """
     reference = classifier.id if isinstance(classifier, Classifier) else classifier
     if not isinstance(cast("object", reference), str):
@@ -37,8 +35,8 @@ def path_of(classifier: str | Classifier, *more: str | int) -> str:
 class Chain:
     """Collects what the requests of a call have made.
 
-    A classifier without a name changes in place; of one with a name each request makes a new version. Only the first
-    version of a new name is promoted before the end, as the server does that.
+    Each request changes a classifier without a name in place, or makes a new version of one with a name. Before the
+    end none is promoted but the first version of a new name, which the server promotes by itself.
     """
 
     def __init__(self, session: Session) -> None:
@@ -121,11 +119,7 @@ class Chain:
         return replace(last, promoted=now.promoted, leftover=leftover)
 
     async def _promote(self, last: Adapted, partial: Sequence[str], total: int) -> None:
-        """Promote the last version; if that fails, delete those before it all the same.
-
-        Raises:
-            IncompleteError: it failed.
-        """
+        """Promote the last version. If that fails, delete those before it, and raise IncompleteError."""
         request = Request("POST", path_of(last, "promote"), {"instead_of": self._replaced()})
         try:
             await ask(self._session, request)
@@ -162,7 +156,7 @@ class Chain:
             raise
 
     async def _undo(self) -> None:
-        """Delete what was made until an interrupt. What is left is logged: the interrupt says nothing of it."""
+        """Delete what was made until an interrupt. Log what could not be deleted, as no error tells it."""
         unanswered = self._request_to_undo()
         with self._session.runtime.cleaning():
             try:
@@ -175,10 +169,10 @@ class Chain:
                 await self._delete_or_log(await self._made_by(unanswered))
 
     async def _made_by(self, request: Request) -> Sequence[str]:
-        """Ids of what a request has made whose answer was not read.
+        """Ids of what a request has made whose answer was not read. It is repeated with its Idempotency-Key.
 
-        Repeated by its Idempotency-Key, it is answered with that. If it had made nothing, what it was to build on is
-        deleted by now; only the first request of a call makes something then.
+        If it had made nothing, the repeated request finds what it was to build on deleted (404). Only the first request
+        of a call then makes a classifier, whose id is returned, too.
         """
         try:
             return [(await ask_for(self._session, Adapted, request, seconds=0.0)).id]
@@ -192,9 +186,7 @@ class Chain:
             return ()
 
     def _request_to_undo(self) -> Request | None:
-        """The request without an answer, if it is one of several, may be repeated, and makes a classifier that can be
-        deleted then.
-        """
+        """The request without an answer, if repeating it tells which classifier to delete; else None."""
         request = self._unanswered
         if request is None or not (self._several and request.repeatable):
             return None
@@ -218,7 +210,7 @@ class Chain:
         return state, leftover
 
     async def _delete_even_if_interrupted(self, identifiers: Sequence[str]) -> tuple[str, ...]:
-        """`_delete`. Where that is interrupted, it begins again; a second interrupt ends it."""
+        """`_delete`, begun again after an interrupt. A second interrupt ends it."""
         try:
             return await self._delete(identifiers)
         except GeneratorExit:
@@ -229,7 +221,7 @@ class Chain:
             raise
 
     async def _delete_or_log(self, identifiers: Sequence[str]) -> None:
-        """`_delete` after an interrupt. What is left is logged, also after another one."""
+        """`_delete` after an interrupt. Log what is left, even if another interrupt ends it."""
         leftover = tuple(identifiers)
         try:
             leftover = await self._delete(identifiers)
@@ -258,7 +250,7 @@ class Chain:
 
 
 def _remains(leftover: Sequence[str]) -> str:
-    """A sentence about classifiers that could not be deleted; none, if there are none."""
+    """A sentence about classifiers that could not be deleted, or "" if all were."""
     return f"What remains of it could not be deleted: {', '.join(leftover)}." if leftover else ""
 
 

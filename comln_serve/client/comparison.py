@@ -70,10 +70,8 @@ def compare(one: Evaluation, other: Evaluation) -> Comparison:
 
 
 def _pairs(one: Evaluation, other: Evaluation) -> list[tuple[Judged, Judged]]:
-    """The images of both evaluations that are of a class that both classifiers have.
-
-    Raises:
-        InputError: an image has another label in the other.
+    """The images of both evaluations that are of a class that both classifiers have. Raises InputError if an image has
+    two labels.
     """
     before = {item.image: item for item in other.images}
     pairs = [(now, before[now.image]) for now in one.images if now.image in before]
@@ -88,7 +86,7 @@ def _pairs(one: Evaluation, other: Evaluation) -> list[tuple[Judged, Judged]]:
 
 
 def _sign_test(ups: int, downs: int) -> float:
-    """Probability that of so many tosses of a coin at least as large a majority falls on one side, on either."""
+    """Probability that `ups` + `downs` tosses of a coin are divided at least as unevenly, in favour of either side."""
     tosses = ups + downs
     ways = tail = 1  # exact integers: in how many ways `count` tosses fall on one side, and at most so many
     for count in range(1, min(ups, downs) + 1):

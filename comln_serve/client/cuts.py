@@ -34,7 +34,7 @@ _BYTES_BESIDE = 1024
 
 
 class Cuts:
-    """The images of one call on their way to the server.
+    """The images of one call, and which of them have been sent.
 
     Attributes:
         skipped: images that were left out, those given at first included.
@@ -194,9 +194,7 @@ class Cuts:
         return cut
 
     def _narrow(self, limits: Limits, cut: Sequence[Prepared], error: ComlnError) -> bool:
-        """Halve the images of a cut after one was too large, for a proxy, the time or its answer. False: that would not
-        help.
-        """
+        """Halve further cuts after one was too large for a proxy, the time or its answer. False if that cannot help."""
         allowed = error.detail.get("allowed_images")
         of_classifier = isinstance(allowed, int) and allowed >= len(cut)
         if len(cut) == 1 or error.status not in (408, 413) or of_classifier:
@@ -205,10 +203,8 @@ class Cuts:
         return True
 
     def _without_bad(self, cut: Sequence[Prepared], error: ComlnError) -> list[Prepared]:
-        """The images of a refused cut but those that it was refused for.
-
-        Raises:
-            BadImageError: such images are not to be skipped.
+        """The images of a refused cut without those that it was refused for. Raises BadImageError if these may not be
+        skipped.
         """
         if self.partial:
             rejected = parse(Rejections, dict(error.detail)).rejected

@@ -47,7 +47,7 @@ class InputError(ComlnError, ValueError):
 
 
 class BadImageError(InputError):
-    """An image is none, or is damaged. Found by the client, or by the server (then `code` is set).
+    """An image is damaged, or is no image file. Found by the client, or by the server (then `code` is set).
 
     Attributes:
         image: the file's path, or "image N" for data in memory, counted from 1.

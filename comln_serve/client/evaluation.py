@@ -18,8 +18,8 @@ class Judged:
         label: the one it was given with.
         right: whether the prediction is that one; None of a class that the classifier does not have.
         unknown, similarity: as in `Prediction`.
-        example: number of the example of the classifier that the image is, which says nothing about new images; None:
-            it is none.
+        example: number of the example, if the classifier was adapted to this image: how it is classified says nothing
+            about new images.
     """
 
     image: str

@@ -90,11 +90,7 @@ def read_folder(folder: Folder) -> tuple[list[Path], tuple[Skipped, ...]]:
 
 
 def existing_folder(folder: Folder) -> Path:
-    """The path of a folder.
-
-    Raises:
-        InputError: it is none, or not there.
-    """
+    """The path of a folder. Raises InputError if it does not exist, or is no folder."""
     root = Path(folder)
     if root.is_dir():
         return root
@@ -104,8 +100,8 @@ def existing_folder(folder: Folder) -> Path:
 
 
 def in_turns(groups: Iterable[Sequence[_T]]) -> list[_T]:
-    """The first of every group, then the second of every group, and so on: however few come first, they are of as many
-    groups as possible.
+    """The first of every group, then the second of every group, and so on: the first n are of as many groups as
+    possible.
     """
     return [one for row in zip_longest(*groups) for one in row if one is not None]
 

@@ -133,7 +133,7 @@ async def add_examples_folder(
     Raises:
         InputError: as `adapt_folder`. And as `add_examples`.
     """
-    path_of(classifier)  # no folder is read for what is no reference
+    path_of(classifier)  # raises before the folder is read
     paths, labels, skipped = await session.runtime.call(read_class_folders, folder)
     cuts = Cuts(session, sources(paths, labels), on_bad, skipped)
     return await _upload(session, cuts, classifier, {}, promote=promote, show=progress)
@@ -181,11 +181,7 @@ async def remove_examples(
 
 
 async def _check_numbers(session: Session, classifier: str | Classifier, numbers: Sequence[int]) -> str:
-    """Check that a classifier has examples of these numbers. Returns its id.
-
-    Raises:
-        NotFoundError: it lacks some.
-    """
+    """Check that a classifier has examples of these numbers. Returns its id, or raises NotFoundError."""
     found = await ask_for(session, ExampleList, Request("GET", path_of(classifier, "examples")))
     there = {example.number for example in found.examples}
     missing = [int(number) for number in numbers if number not in there]
@@ -291,7 +287,7 @@ async def rename_classes(
 
 
 async def _change(session: Session, classifier: str | Classifier, route: str, content: Mapping[str, Any]) -> Adapted:
-    """Ask for a change that needs no images, once however often the request is repeated."""
+    """Ask for a change that needs no images. The server makes it once, however often the request is repeated."""
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     request = Request("POST", path_of(classifier, route), content=content, headers=headers)
     return await ask_for(session, Adapted, request)
@@ -331,7 +327,9 @@ async def _upload(
     promote: bool,
     show: bool | None,
 ) -> Adapted:
-    """Send labelled images; the first of them to the classifier `changed`, or to make one, more to what that made."""
+    """Send labelled images: the first request changes the classifier `changed`, or makes one; further requests change
+    what it made.
+    """
     path = "/adapt" if changed is None else path_of(changed, "examples")
     chain = Chain(session)
     sent: list[str] = []

@@ -196,11 +196,7 @@ async def _predict(
 
 
 def _check_revision(answer: PredictAnswer, expected: int | None) -> None:
-    """Refuse an answer of another revision than the one expected; None: any.
-
-    Raises:
-        ComlnError: the classifier was changed meanwhile, and its classes may be others.
-    """
+    """Raise ComlnError if the classifier was changed between two requests, as its classes may be others now."""
     if None not in (expected, answer.revision) and answer.revision != expected:
         raise ComlnError(
             f"{answer.classifier} was changed meanwhile: its revision was {expected} and is {answer.revision}. Begin "

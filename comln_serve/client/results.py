@@ -209,7 +209,7 @@ class Prediction:
         top: the `top_k` likeliest classes, best first.
         unknown: whether the image is unlike every class; None unless asked for, and without a threshold.
         similarity: to the most similar class; None unless `unknown` was asked for.
-        example: number of the example that the image is; None if it is none, and unless `evaluate` asked for it.
+        example: number of the example, if the classifier was adapted to this image, and `evaluate` asked for it.
         image: the file's path, or "image N" for data in memory, counted from 1.
     """
 

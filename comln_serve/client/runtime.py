@@ -23,13 +23,13 @@ _CLEANING_SECONDS = 30.0
 
 
 class Runtime(Protocol):
-    """What the calls of a client do by it."""
+    """What the calls of a client use to send requests and to wait."""
 
     async def send(self, request: Request) -> httpx2.Response:
         """The answer to a request, of any status.
 
         Raises:
-            httpx2.TransportError: there is none.
+            httpx2.TransportError: there is no answer.
             InputError: the client was closed.
         """
         ...

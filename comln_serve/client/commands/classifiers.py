@@ -102,7 +102,7 @@ def rm(client: Client, output: Output, refs: Sequence[str], *, all_versions: boo
 
 
 def _deleted(client: Client, deleted: Sequence[ClassifierDetail]) -> Iterator[str]:
-    """What was deleted, in any case, and which versions its names stand for now, where the server says so."""
+    """Lines of what was deleted, and of the versions that its names stand for now."""
     yield from (f"deleted {item.reference}" for item in deleted)
     for name in dict.fromkeys(item.name for item in deleted if item.name is not None and item.promoted):
         with suppress(ComlnError):  # as where no version is left
@@ -255,9 +255,7 @@ def import_(client: Client, output: Output, file: Path, *, name: str | None, pro
 
 
 def _name_in(file: Path) -> str | None:
-    """The name of the classifier that a support file was written from. None if it has none, or is no such file; or is a
-    pipe, which can be read only once.
-    """
+    """The name in a support file. None without a name, for other files, and for a pipe, which can be read only once."""
     if not file.is_file():
         return None
     try:
@@ -288,7 +286,7 @@ def _classes(found: ClassifierDetail) -> str:
 
 
 def _versions(client: Client, name: str) -> list[Classifier]:
-    """All versions of a name, the promoted one last: if deleting breaks off, the name stands for the same as before."""
+    """All versions of a name, the promoted one last: if deleting breaks off, the name still stands for it."""
     one = client.classifier(name)
     if one.name != name:
         raise InputError(f"--all-versions is for names; {name} is the one classifier {one.reference}")

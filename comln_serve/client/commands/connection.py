@@ -102,7 +102,7 @@ class Output:
 
 
 def _hint(code: str | None) -> str | None:
-    """What to type about an error."""
+    """What to do about an error, with the commands to type."""
     if code is None or code not in _HINTS:
         return None
     text, commands = _HINTS[code]
