@@ -44,8 +44,8 @@ def _database_url(options: argparse.Namespace) -> str:
     """The URL of the database that a server with this configuration uses. Prints it and its origin.
 
     Raises:
-        StartupError: the configuration cannot be used, or `list` or `revoke` would open a database
-            file that does not exist. Opening would make it, and its empty list would mislead.
+        StartupError: the configuration cannot be used, or `list` or `revoke` would make a database file, whose empty
+            list would mislead.
     """
     configuration = Flags(
         **{name: value for name, value in vars(options).items() if name in ("config", "database_url")}
@@ -118,9 +118,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    """Accept the flags before and after the command. They have no defaults: those of the command's
-    parser would overwrite values given before the command.
-    """
+    """Accept the flags before and after the command. A default would overwrite a value given before the command."""
     for flag, metavar, help_ in _FLAGS:
         parser.add_argument(flag, default=argparse.SUPPRESS, metavar=metavar, help=help_)
 
@@ -177,7 +175,7 @@ def _row(key: ApiKey, now: datetime) -> tuple[str, ...]:
 
 
 def _facts(key: ApiKey, now: datetime) -> dict[str, Any]:
-    """What is listed of a key, for programs; null: there is none, or no limit of its own."""
+    """What is listed of a key, as JSON values."""
     return {
         "id": key.id,
         "tenant": key.tenant,
@@ -208,7 +206,7 @@ def _revoke(store: Store, options: argparse.Namespace) -> int:
 
 
 def _key_id(text: str) -> str:
-    """The id in a key: its secret is in no message."""
+    """The id of a key that may be given whole, so that no message shows its secret."""
     return text.removeprefix("comln_").partition("_")[0]
 
 

@@ -13,12 +13,12 @@ from comln_serve.errors import ErrorCode, ServiceError
 
 @dataclass(frozen=True)
 class Sent:
-    """What a request calls its images.
+    """What an answer tells of a request's rejected images, beside their errors.
 
     Attributes:
         partial: the request goes on without images that cannot be used.
-        names: file names, one for each image; empty: it has none.
-        labels: one for each image; empty: they have none.
+        names: file name of each image; empty: the images have none.
+        labels: label of each image; empty: the images have none.
     """
 
     partial: bool = False
@@ -31,7 +31,7 @@ class Sent:
 
     @contextmanager
     def naming_errors(self) -> Generator[None, None, None]:
-        """Describe also the images that an error in this block names."""
+        """Add names and labels to the rejected images in an error of this block."""
         try:
             yield
         except ServiceError as error:

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def hold_hangups() -> None:
-    """Let SIGHUP wait until `on_hangup`: before, it would end this process."""
+    """Hold back SIGHUP, which would end this process, until `on_hangup` handles it."""
     if hasattr(signal, "SIGHUP"):  # not on Windows
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
 
@@ -24,7 +24,9 @@ def reload_on_hangup(reload: Callable[[], object]) -> None:
 
 
 def on_hangup(call: Callable[[], None]) -> None:
-    """Call it on SIGHUP; but stop this process if that tells that its terminal was closed, unless nohup started it."""
+    """Call `call` on SIGHUP. A SIGHUP because the terminal was closed stops this process instead, unless nohup
+    started it.
+    """
     if not hasattr(signal, "SIGHUP"):
         return
     has_terminal, stays = _has_terminal(), signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -18,7 +18,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
         port: 0 picks a free one, the same for all addresses.
 
     Raises:
-        StartupError: an address cannot be used, or there is none.
+        StartupError: the host has no address, or one that cannot be listened on.
     """
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -51,11 +51,7 @@ def is_loopback(host: str) -> bool:
 
 
 def network_address(family: int) -> str | None:
-    """The address of this machine by which others on its network reach it; None if it has no way to them.
-
-    Args:
-        family: AF_INET or AF_INET6.
-    """
+    """The address by which others reach this machine; None without a network of the `family` AF_INET or AF_INET6."""
     elsewhere = "192.0.2.1" if family == socket.AF_INET else "2001:db8::1"  # reserved for documentation
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

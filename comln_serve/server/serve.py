@@ -60,7 +60,7 @@ def check_tls(settings: Settings) -> None:
 
 
 def _tls_files_changed_at(settings: Settings) -> list[int] | None:
-    """When certificate and key were written; None while one is away."""
+    """When certificate and key were written; None while one of the files does not exist."""
     with suppress(OSError):
         return [path.stat().st_mtime_ns for path in (settings.tls_certificate, settings.tls_key) if path is not None]
     return None

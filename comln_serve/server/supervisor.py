@@ -76,9 +76,7 @@ class Supervisor:
             self._end_embedder()
 
     def _start_first(self) -> bool:
-        """Start the process that embeds, if there is to be one, and the first that serves. Returns whether that got
-        ready.
-        """
+        """Start the process that embeds, if any, and the first that serves. Returns whether the latter got ready."""
         self._start_missing((*self._embedder, 0))
         while not self._stopping and self._running[0].exitcode is None and not self._shared.of(0, Count.READY):
             self._keep_running(self._embedder, 0.05)
@@ -99,7 +97,7 @@ class Supervisor:
                 self._running[place].join()
 
     def _keep_running(self, places: Iterable[int], seconds: float) -> None:
-        """Start the processes of these places that are missing. Then wait, but only until one ends; replace it next."""
+        """Start the missing processes of these places. Wait until one ends, at most `seconds`; kill those that hang."""
         self._start_missing(places)
         wait([process.sentinel for process in self._running.values() if process.exitcode is None], seconds)
         self._end_hanging(places)

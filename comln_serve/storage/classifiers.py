@@ -50,7 +50,7 @@ class TenantStore:
     def __init__(
         self, database: Database, tenant: str, clock: Callable[[], datetime], *, show_thumbnails: bool = False
     ) -> None:
-        """Without `show_thumbnails` it seems that there are none."""
+        """Without `show_thumbnails`, no method returns thumbnails."""
         self._database, self._tenant, self._clock = database, tenant, clock
         self._show_thumbnails = show_thumbnails
         self._thumbnails = rows.THUMBNAILS if show_thumbnails else rows.NO_THUMBNAILS

@@ -11,7 +11,7 @@ from comln_serve.storage.database import Database
 from comln_serve.storage.tables import UtcTime, api_keys
 from comln_serve.storage.versions import alive
 
-# Most by which the clocks of servers differ that share a database, with the time until a use is stored.
+# Most that the clocks of servers on one database may differ, and the time until a use is stored.
 _CLOCKS_DIFFER = timedelta(hours=1)
 
 
@@ -52,13 +52,13 @@ class KeyStore:
         self._used[key_id] = self._clock()
 
     def store_uses(self) -> None:
-        """Store when keys were last used, of what was noted since the last call. What fails is not tried again."""
+        """Store the uses noted since the last call. They are lost if that fails."""
         used, self._used = self._used, {}
         rows = [{"key": key_id, "at": at, "too_late": at + _CLOCKS_DIFFER} for key_id, at in list(used.items())]
         if not rows:
             return
         at, too_late = bindparam("at", type_=UtcTime), bindparam("too_late", type_=UtcTime)
-        # Other servers store theirs. A time far ahead is of a clock that was wrong and has been put right.
+        # Another server may have stored a later use. A time far ahead was stored by a clock that was wrong.
         replaced = or_(api_keys.c.used_at.is_(None), api_keys.c.used_at < at, api_keys.c.used_at > too_late)
         statement = update(api_keys).where(api_keys.c.id == bindparam("key"), replaced).values(used_at=at)
         with self._database.writing() as connection:

@@ -158,7 +158,7 @@ def _complete_operation(operation: dict[str, Any], method: str, route: RouteCont
 
 
 def _without_null(field: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a field that may be null, as that of one that may only be left out."""
+    """The schema of a field that may be left out, but not be null."""
     if "anyOf" not in field:
         return dict(field)
     kinds = [kind for kind in field["anyOf"] if kind.get("type") != "null"]

@@ -144,7 +144,7 @@ class Metrics:
                 self._predictions.labels(record.model).inc(record.images - len(record.rejected))
 
     def _observe(self, models: Mapping[str, Model]) -> None:
-        """Count what these models do from now on."""
+        """Count the adaptations, predictions and batches of these models from now on."""
         self._seen = {*self._seen, *models}
         for name, model in models.items():
             self._adaptations.labels(name)

@@ -128,7 +128,7 @@ async def read_support_file(request: Request, settings: Settings) -> SentSupport
 
 
 async def read_json_only(request: Request, settings: Settings, model: type[_Model]) -> _Model:
-    """Body of a route that takes no form."""
+    """The body of a route that takes JSON only."""
     _check_content_type(request, JSON)
     return await _parsed(request, settings, partial(parse_json, model))
 
@@ -187,7 +187,7 @@ def _support_of_json(model: type[_Json], text: bytearray, settings: Settings) ->
 
 
 def _validate_labels(labels: Sequence[str], settings: Settings) -> None:
-    """Check labels that did not come as JSON as those that did are."""
+    """Check labels of a form or a file by the same rules as those in JSON."""
     check_labels(labels, settings)
     for position, label in enumerate(labels):
         _validate(SupportImage, {"image": "", "label": label}, where=f"labels.{position}")
@@ -238,10 +238,10 @@ async def whole_body(request: Request, limit: int, expected: str = "JSON") -> by
     """Read the whole body.
 
     Args:
-        expected: what it should be, in words.
+        expected: what to send, for the error of an empty body.
 
     Raises:
-        ServiceError: it is empty, is over `limit` bytes, or broke off.
+        ServiceError: the body is empty, is over `limit` bytes, or broke off.
     """
     body = bytearray()  # grows in place: no second copy, no memory fragmented by chunks
     async for chunk in body_chunks(request, limit):

@@ -26,11 +26,8 @@ class Intake:
     """
 
     def __init__(self, app: ASGIApp, held: Admission, max_seconds: float) -> None:
-        """Wrap an application.
-
-        Args:
-            held: bytes of bodies and unsent answers in memory, over all requests.
-            max_seconds: from the head of a request to the end of its body.
+        """`held` counts bytes of bodies and unsent answers in memory, over all requests; `max_seconds` is the time from
+        the head of a request to the end of its body.
         """
         self._app, self._held, self._max_seconds = app, held, max_seconds
 

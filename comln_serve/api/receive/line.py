@@ -1,4 +1,4 @@
-"""A lock for coroutines, which tenants get in turns."""
+"""A lock for coroutines, for which tenants take turns."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,7 +11,7 @@ class Line:
     """A lock for coroutines. Tenants take turns, however many of their requests wait."""
 
     def __init__(self) -> None:
-        """It is free."""
+        """The lock is free."""
         self._taken = False
         self._waiting = Turns[asyncio.Future[None]]()
 
@@ -22,10 +22,10 @@ class Line:
             ticket = asyncio.get_running_loop().create_future()
             self._waiting.add(tenant, ticket)
             try:
-                await ticket  # done once the lock is handed on to this request; it stays taken meanwhile
+                await ticket  # done once the lock, still taken, is handed on to this request
             except asyncio.CancelledError:
                 self._waiting.remove(tenant, ticket)
-                if not ticket.cancelled():  # it was handed on to this request, which does not use it
+                if not ticket.cancelled():  # the lock was handed on to this request, which does not use it
                     self._hand_on()
                 raise
         self._taken = True

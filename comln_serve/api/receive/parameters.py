@@ -82,7 +82,7 @@ def _check_query(request: Request, declared: Mapping[str, bool]) -> None:
 
 
 async def has_body(request: Request) -> bool:
-    """Whether a body comes with the request. One in chunks, some of which is read for it, can be empty: proxies do so.
+    """Whether the request has a body. Of one in chunks, which is empty from some proxies, the first chunk is read.
 
     Raises:
         ServiceError: as `body_chunks`.
