@@ -59,7 +59,7 @@ def test_commands_in_messages_reach_the_same_classifiers(options: list[str], giv
         output.note(command_line("examples relabel", "shop", "-rot", "3"))
         output.fail(ComlnError("gone", code="classifier_not_found"))
 
-    with patch("comln_serve.client.commands.connection._open", lambda *_: nullcontext()):
+    with patch("comln_serve.client.commands.connection._open", lambda **_: nullcontext()):
         printed = CliRunner().invoke(relabel, [*options, "--key", "secret"]).stderr
     assert printed.splitlines() == [
         f"comln examples relabel{given} shop 'a class' 3",

@@ -9,14 +9,14 @@ from typing import Any, Concatenate, NoReturn, ParamSpec
 import click
 
 from comln_serve.client.clients import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, DEFAULT_URL, Client
-from comln_serve.client.commands.hints import command_line
+from comln_serve.client.commands.hints import OF_SERVER, command_line, flags_of
 from comln_serve.client.errors import ComlnError, InputError
 from comln_serve.client.wire import to_json
 
 _P = ParamSpec("_P")
 
-# Flags of comln-serve that --local passes on.
-_OF_SERVER = ("models_dir", "database_url", "config")
+# The options of every command that say how to reach classifiers.
+_CONNECTING = ("url", "key", "timeout", "retry_seconds", "local", *OF_SERVER)
 
 # Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT.
 _INTERRUPTED = 130
@@ -145,20 +145,11 @@ def connected(command: Callable[Concatenate[Client, Output, _P], None]) -> Calla
     @click.option("--config", metavar="TEXT", help="With --local: configuration file of the server.")
     @JSON
     @functools.wraps(command)
-    def run(
-        *args: Any,
-        url: str | None,
-        key: str | None,
-        timeout: float,
-        retry_seconds: float,
-        local: bool,
-        as_json: bool,
-        **options: Any,
-    ) -> None:
+    def run(*args: Any, as_json: bool, **options: Any) -> None:
         output = Output(as_json=as_json)
-        server = {name: options.pop(name) for name in _OF_SERVER}
+        connecting = {name: options.pop(name) for name in _CONNECTING}
         try:
-            with _open(url, key, timeout, retry_seconds, local, server) as client:
+            with _open(**connecting) as client:
                 command(client, output, *args, **options)
         except ComlnError as error:
             output.fail(error)
@@ -170,9 +161,9 @@ def connected(command: Callable[Concatenate[Client, Output, _P], None]) -> Calla
 
 
 def _open(
-    url: str | None, key: str | None, timeout: float, retry_seconds: float, local: bool, server: dict[str, str | None]
+    *, url: str | None, key: str | None, timeout: float, retry_seconds: float, local: bool, **server: str | None
 ) -> AbstractContextManager[Client]:
-    flags = [part for name, value in server.items() if value for part in (f"--{name.replace('_', '-')}", value)]
+    flags = flags_of(server, OF_SERVER)
     if not local:
         if flags:
             raise InputError(f"{flags[0]} is for --local; a server has its own")

@@ -1,11 +1,13 @@
 """Commands that a message tells the user to type next."""
 
+from collections.abc import Iterable, Mapping
 from shlex import quote
+from typing import Any
 
 import click
 
-# Where the command that is running finds its classifiers. The next one needs the same; keys are not printed.
-_WHERE = ("url", "models_dir", "database_url", "config")
+# Flags of comln-serve that --local passes on.
+OF_SERVER = ("models_dir", "database_url", "config")
 
 
 def command_line(name: str, *arguments: str) -> str:
@@ -18,8 +20,11 @@ def command_line(name: str, *arguments: str) -> str:
     context = click.get_current_context(silent=True)
     given = {} if context is None else context.params
     options = ["--local"] if given.get("local") else []
-    options += [
-        part for option in _WHERE if given.get(option) for part in (f"--{option.replace('_', '-')}", given[option])
-    ]
+    options += flags_of(given, ("url", *OF_SERVER))  # but for keys, which are not printed
     end = ["--"] if any(argument.startswith("-") for argument in arguments) else []  # of the options
     return " ".join(["comln", name, *map(quote, [*options, *end, *arguments])])
+
+
+def flags_of(options: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """The options of these names that have a value, as flags."""
+    return [part for name in names if options.get(name) for part in (f"--{name.replace('_', '-')}", options[name])]
