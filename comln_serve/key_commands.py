@@ -105,11 +105,11 @@ def _parser() -> argparse.ArgumentParser:
     create.add_argument("--name", type=_name, help="shown in lists")
     create.add_argument(
         "--requests-per-minute",
-        type=_between(1, MOST_PER_MINUTE),
+        type=_up_to(MOST_PER_MINUTE),
         metavar="N",
         help="limit on each server; default: the server's setting",
     )
-    create.add_argument("--expires-in-days", type=_between(1, _MOST_DAYS), metavar="N", help="default: never")
+    create.add_argument("--expires-in-days", type=_up_to(_MOST_DAYS), metavar="N", help="default: never")
     list_ = command("list", _list, "List all keys, oldest first.")
     list_.add_argument("--json", action="store_true", dest="as_json", help="print JSON, for programs")
     revoke = command("revoke", _revoke, "Revoke a key, for good, within a second.")
@@ -231,12 +231,12 @@ def _name(text: str) -> str:
     return text
 
 
-def _between(least: int, most: int) -> Callable[[str], int]:
+def _up_to(most: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) < 20):
             raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
-        if not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text} is not within {least} to {most}")
+        if not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not within 1 to {most}")
         return int(text)
 
     return number

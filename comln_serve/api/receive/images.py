@@ -1,7 +1,6 @@
 """Images as a request holds them."""
 
 import base64
-import binascii
 import re
 
 from comln_serve.api.receive.limits import check_bytes
@@ -50,7 +49,7 @@ def from_base64(where: str, text: str, settings: Settings) -> bytes:
     check_bytes(where, len(text) * 3 // 4 - text[-2:].count("="), settings)
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
+    except ValueError as error:
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
             f"{where} is not base64 ({error}). Send the image file's bytes in standard base64, "
