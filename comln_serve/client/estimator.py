@@ -26,9 +26,8 @@ class ComlnClassifier(ClassifierMixin, BaseEstimator):
     Args:
         url, key, timeout, max_side: of the server, as for `Client`. scikit-learn prints parameters, so rather set the
             environment's COMLN_KEY than `key`.
-        name, model, horizon, expires_in_seconds: as for `Client.adapt`. Every fit makes a classifier on the server:
-            the name's next version, or one without a name. Let it expire where many are fitted, as in
-            cross-validation.
+        name, model, horizon, expires_in_seconds: as for `Client.adapt`. Every fit makes a classifier on the server: the
+            name's next version, or one without a name. Let it expire where many are fitted, as in cross-validation.
 
     Attributes:
         classes_: (N,) the labels, sorted.

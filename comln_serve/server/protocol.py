@@ -63,15 +63,13 @@ class _Answer:
 class Protocol(HttpToolsProtocol):
     """One connection. The application is the `config.app` that uvicorn was given.
 
-    uvicorn closes a connection that is silent for five seconds after an answer. This class adds a
-    limit of `max_receive_seconds` for clients that never send the head of a request, trickle one,
-    or keep sending a body that was refused. A client that does not read its answer, or only trickles
-    it, is disconnected after `max_send_seconds`.
+    uvicorn closes a connection that is silent for five seconds after an answer. This class adds a limit of
+    `max_receive_seconds` for clients that never send the head of a request, trickle one, or keep sending a body that
+    was refused. A client that does not read its answer, or only trickles it, is disconnected after `max_send_seconds`.
 
-    A client may send requests before earlier ones are answered (pipelining). At most a slice beyond
-    the request being answered is parsed, and no more is read from the client meanwhile. A body in
-    tiny chunks, each of which costs as much time as a large one, is parsed a slice at a time, too,
-    in turn with the other connections.
+    A client may send requests before earlier ones are answered (pipelining). At most a slice beyond the request being
+    answered is parsed, and no more is read from the client meanwhile. A body in tiny chunks, each of which costs as
+    much time as a large one, is parsed a slice at a time, too, in turn with the other connections.
     """
 
     _patience: asyncio.TimerHandle | None = None

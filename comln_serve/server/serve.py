@@ -53,9 +53,8 @@ def check_tls(settings: Settings) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: "")
     except ssl.SSLError as error:
         raise StartupError(
-            f"--tls-certificate {certificate} and --tls-key {key} cannot be used "
-            f"({error.reason or error}). Give PEM files: a certificate, and the private key that "
-            "belongs to it, without a passphrase"
+            f"--tls-certificate {certificate} and --tls-key {key} cannot be used ({error.reason or error}). Give PEM "
+            "files: a certificate, and the private key that belongs to it, without a passphrase"
         ) from error
 
 

@@ -62,9 +62,8 @@ class Database:
             )
         except ModuleNotFoundError as error:
             raise StartupError("PostgreSQL needs its driver: pip install 'comln-serve[postgres]'") from error
-        # SQLite has one writer at a time: waiting here, in order, no thread of this server starves
-        # at the file's lock. In PostgreSQL, writers that wait for a lock leave connections to
-        # readers.
+        # SQLite has one writer at a time: waiting here, in order, no thread of this server starves at the file's lock.
+        # In PostgreSQL, writers that wait for a lock leave connections to readers.
         self._writers = BoundedSemaphore(1 if self.is_sqlite else max(1, _POOL_SIZE // 2))
         self._closed = False
         # Views of one pool that differ in how a transaction begins.
@@ -112,9 +111,7 @@ class Database:
 
     @contextmanager
     def connection(self, *, writes: bool = False) -> Generator[Connection, None, None]:
-        """A connection in a transaction that is rolled back unless committed. Raises the driver's
-        errors.
-        """
+        """A connection in a transaction that is rolled back unless committed. Raises the driver's errors."""
         with (self._writes if writes else self._engine).connect() as connection:
             connection.begin()
             yield connection

@@ -26,9 +26,7 @@ class OpenedFile:
             self._opened = self._identity()
 
     def fault(self) -> str | None:
-        """What is wrong with the file; None if it is the opened one. Logs each change once, with
-        the file's path.
-        """
+        """What is wrong with the file; None if it is the opened one. Logs each change once, with the file's path."""
         if self._opened is None:  # no connection yet
             return None
         found = self._identity()

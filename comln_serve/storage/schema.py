@@ -1,7 +1,6 @@
 """Migrates a database to the newest schema at start, or refuses it.
 
-Alembic is imported only for a migration: importing it takes longer than opening a database that is
-up to date.
+Alembic is imported only for a migration: importing it takes longer than opening a database that is up to date.
 """
 
 import logging
@@ -27,8 +26,7 @@ _ADVISORY_LOCK = int.from_bytes(b"comln", "big")
 
 
 def prepare(database: Database) -> None:
-    """Make or migrate the tables, if needed. If several servers start together, one migrates and
-    the others wait.
+    """Make or migrate the tables, if needed. If several servers start together, one migrates and the others wait.
 
     Raises:
         StartupError: the database cannot be used, is another program's, or of a later release.

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("comln_serve.requests")
 
-# Machines poll these every few seconds: unless one fails, it is logged at level debug and not
-# traced.
+# Machines poll these every few seconds: unless one fails, it is logged at level debug and not traced.
 _POLLED = frozenset(
     {
         "/health/live",

@@ -118,9 +118,8 @@ def _images(tensor: InputTensor, behind: memoryview, settings: Settings) -> list
     if size is not None or len(tensor.data) != count:
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
-            f"{IMAGE} has the shape [{count}] and {len(tensor.data)} elements in 'data'. Send all "
-            "in 'data', in base64, or none there and all as bytes behind the JSON, with "
-            "'binary_data_size'.",
+            f"{IMAGE} has the shape [{count}] and {len(tensor.data)} elements in 'data'. Send all in 'data', in "
+            "base64, or none there and all as bytes behind the JSON, with 'binary_data_size'.",
         )
     return [from_base64(f"{IMAGE}.{position}", text, settings) for position, text in enumerate(tensor.data)]
 

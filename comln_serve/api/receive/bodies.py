@@ -267,9 +267,8 @@ def parse_json(model: type[_Model], text: bytes | bytearray, settings: Settings)
     if separators > allowed:
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
-            f"The request body has {separators} commas and opening brackets; at most {allowed} are "
-            f"allowed, which {settings.max_images} images and their labels cannot exceed. Send an "
-            "image as one string, in base64.",
+            f"The request body has {separators} commas and opening brackets; at most {allowed} are allowed, which "
+            f"{settings.max_images} images and their labels cannot exceed. Send an image as one string, in base64.",
             received_separators=separators,
             allowed_separators=allowed,
         )

@@ -104,9 +104,8 @@ def check_answer(images: int, size: int) -> None:
     if size > MOST_ANSWER_BYTES:
         raise ServiceError(
             ErrorCode.TOO_MANY_IMAGES,
-            f"The answer for {images} images with this classifier's labels could have {size} "
-            f"bytes; at most {MOST_ANSWER_BYTES} are sent. Send fewer images at a time, or have "
-            "fewer classes listed for each.",
+            f"The answer for {images} images with this classifier's labels could have {size} bytes; at most "
+            f"{MOST_ANSWER_BYTES} are sent. Send fewer images at a time, or have fewer classes listed for each.",
             answer_bytes=size,
             allowed_bytes=MOST_ANSWER_BYTES,
         )

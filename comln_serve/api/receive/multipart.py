@@ -80,8 +80,7 @@ def _check_room(parts: Form, segment: MultipartSegment, settings: Settings) -> N
 
 def _file_name(segment: MultipartSegment) -> str | None:
     """See `Part.file`."""
-    # Some old clients send a file name that is not ASCII only as `filename*`, which the parser
-    # ignores.
+    # Some old clients send a file name that is not ASCII only as `filename*`, which the parser ignores.
     if segment.filename is None and "filename*=" in str(segment.header("Content-Disposition")):
         return ""
     return segment.filename

@@ -42,9 +42,8 @@ async def check_parameters(request: Request) -> None:
     """Check the request against the parameters that the route itself declares.
 
     Raises:
-        ServiceError: INVALID_REQUEST, a query parameter is unknown, a query parameter or one of the
-            route's headers came more than once, or a route that changes something has a body that
-            it does not take.
+        ServiceError: INVALID_REQUEST, a query parameter is unknown, a query parameter or one of the route's headers
+            came more than once, or a route that changes something has a body that it does not take.
     """
     if request.method in _CHANGES and not _takes_a_body(request) and await has_body(request):
         raise ServiceError(

@@ -102,9 +102,7 @@ def get_thumbnail(
 )
 @needs(Scope.ADAPT)
 async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Response:
-    """A named classifier gets a new version; an unnamed one changes in place. New labels become new
-    classes.
-    """
+    """A named classifier gets a new version; an unnamed one changes in place. New labels become new classes."""
     engine = begin(request, "adapt")
     support, options, sent = await read_examples(request, engine.settings)
     current_record().images = len(support)
