@@ -19,6 +19,9 @@ from comln_serve.storage.idempotency import IdempotencyKey
 from comln_serve.storage.tables import classifiers, supports, tenants, thumbnails
 from comln_serve.storage.versions import RowQuery
 
+# Joins the two tables.
+_OF_CLASSIFIER = supports.c.classifier == classifiers.c.sequence
+
 
 @dataclass(frozen=True)
 class Resolved:
@@ -384,6 +387,3 @@ def not_found(reference: str) -> ServiceError:
         f"There is no classifier {reference!r}: an id, a name or name@version. GET /classifiers lists them.",
         received=reference,
     )
-
-
-_OF_CLASSIFIER = supports.c.classifier == classifiers.c.sequence

@@ -42,8 +42,7 @@ class KeyStore:
 
     def any_valid(self) -> bool:
         """Whether there is a valid key."""
-        valid = api_keys.c.revoked_at.is_(None), alive(self._clock(), api_keys)
-        query = select(api_keys.c.id).where(*valid).limit(1)
+        query = select(api_keys.c.id).where(api_keys.c.revoked_at.is_(None), alive(self._clock(), api_keys)).limit(1)
         with self._database.reading() as connection:
             return connection.execute(query).first() is not None
 

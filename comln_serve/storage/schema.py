@@ -44,8 +44,8 @@ def prepare(database: Database) -> None:
                     connection.execute(text("SET LOCAL lock_timeout = 0"))
                     lock = text("SELECT pg_advisory_xact_lock(:key)")
                     connection.execute(lock, {"key": _ADVISORY_LOCK})
-                stamp = _stamp(connection, database)
-                if stamp is not None and stamp != NEWEST:
+                stamp = _stamp(connection, database)  # another server may have migrated it meanwhile
+                if stamp not in (None, NEWEST):
                     logger.info(
                         "migrating %s from schema version %s to %s; a database of gigabytes takes a minute",
                         database.description,
