@@ -1,4 +1,4 @@
-"""Versions that one call makes one after another, of which only the last is to stay."""
+"""The versions that the requests of one call make one after another, of which only the last is to stay."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence

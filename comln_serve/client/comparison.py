@@ -14,8 +14,8 @@ class Comparison:
     Attributes:
         reference, other: name@version of both, or their ids.
         judged: number of the images.
-        examples: number of images of classes that both have that are left out, as one of the two, or both, were adapted
-            to them: of the usual comparison, with a version before, only the later one would know them.
+        examples: number of images of classes that both have that are left out because one of the two was adapted to
+            them, as a later version often was to images that are new to an earlier one.
         accuracy, other_accuracy: share of the images that each gets right.
         gained: images that only the first gets right.
         lost: images that only the other gets right.

@@ -15,8 +15,8 @@ class Judged:
     """An image, its label and the prediction.
 
     Attributes:
-        label: the one it was given with.
-        right: whether the prediction is that one; None of a class that the classifier does not have.
+        label: as given.
+        right: whether the prediction is `label`; None if the classifier has no such class.
         unknown, similarity: as in `Prediction`.
         example: number of the example, if the classifier was adapted to this image: how it is classified says nothing
             about new images.
@@ -34,7 +34,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Mistaken:
-    """So many images of a class were taken for the one of this label."""
+    """A label that was predicted by mistake, and for how many images of a class."""
 
     label: str
     images: int
@@ -47,9 +47,9 @@ class ClassScore:
     Attributes:
         images: of the class.
         examples: that the classifier was adapted to.
-        recall: share of them that is predicted right; None without images.
-        precision: share right of the images predicted as this class; None if none is.
-        taken_for: what the others were taken for, most first.
+        recall: share of `images` that is predicted right; None without images.
+        precision: share right of the images predicted as this class; None without any.
+        taken_for: what the images predicted wrong were taken for, most first.
     """
 
     label: str
@@ -89,7 +89,7 @@ class Evaluation:
         balanced_accuracy: mean recall of the classes that have images.
         confidence: mean probability of the predicted class. Near the accuracy where probabilities can be trusted.
         classes: in the order of the classifier.
-        unknown: None unless asked for, and without a threshold.
+        unknown: None if not asked for, or if there is no threshold.
         images: in the order given.
         skipped: images that were left out.
     """

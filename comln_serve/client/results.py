@@ -207,8 +207,8 @@ class Prediction:
 
     Attributes:
         top: the `top_k` likeliest classes, best first.
-        unknown: whether the image is unlike every class; None unless asked for, and without a threshold.
-        similarity: to the most similar class; None unless `unknown` was asked for.
+        unknown: whether the image is unlike every class; None if not asked for, or if there is no threshold.
+        similarity: to the most similar class; None if `unknown` was not asked for.
         example: number of the example, if the classifier was adapted to this image, and `evaluate` asked for it.
         image: the file's path, or "image N" for data in memory, counted from 1.
     """
