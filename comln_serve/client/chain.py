@@ -10,7 +10,7 @@ from urllib.parse import quote
 from comln_serve.client.asking import Session, ask, ask_for, ask_partially
 from comln_serve.client.errors import ComlnError, IncompleteError, InputError, NoAnswerError, NotFoundError
 from comln_serve.client.request import Request
-from comln_serve.client.results import Adapted, Classifier, ClassifierDetail, Rejected
+from comln_serve.client.results import Adapted, Classifier, Rejected
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class Chain:
                 await self._undo()
                 raise
         leftover = await self._delete_even_if_interrupted(partial)
-        now = await ask_for(self._session, ClassifierDetail, Request("GET", path_of(last)))
+        now = await self._look_up(last)
         return replace(last, promoted=now.promoted, leftover=leftover)
 
     async def _promote(self, last: Adapted, partial: Sequence[str], total: int) -> None:
