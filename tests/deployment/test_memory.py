@@ -7,8 +7,8 @@ import yaml
 
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.adapting.solves import _MOST_SOLVES
 from comln_serve.engine.embedding.decoders import SMALL
+from comln_serve.engine.queues import _MOST_SOLVES
 from tests.deployment.test_helm import container, render
 from tests.deployment.test_kubernetes import CONTAINER, FOLDER, load
 from tests.deployment.test_monitoring import DASHBOARD, rules
