@@ -1,6 +1,8 @@
 """Reports: held-out accuracy against adapting anew, folds, what is not judged, suspected labels."""
 
+import time
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from comln_serve.bundle.head import Head, HorizonLaw, SolverSettings
-from comln_serve.domain.report import HeldOutReport, Report
+from comln_serve.domain.report import HeldOutReport, Report, note_of_alike
 from comln_serve.flow import FlowSolution, reduced_is_cheaper
 from comln_serve.report import Adaptation, adapt, folds, held_out, make_report, similarity
 from comln_serve.report.folds import assign, count_folds, fold_cost
@@ -161,6 +163,18 @@ def test_labels_that_differ_only_in_case_or_blanks_are_named() -> None:
     assert first.startswith(rf"{differ} 'th\xe9' and 'the\u0301' and 'Thé'.")
     notes = make_report(made, CLASSES, ["lemon", "lemons", "red", "rad"], own_horizon=True).notes
     assert not any("differ only" in note for note in notes)
+
+
+def test_labels_that_look_alike_are_compared_in_linear_time() -> None:
+    """Normalising 255 accents takes 0.2 ms: for each pair of 500 labels it took 100 s."""
+    accents = "\u0301\u0316" * 123
+    cased = ["".join(letters) for letters in product("aA", repeat=9)]
+    labels = [f"{letters}{accents}" for letters in cased[:500]]
+    began = time.process_time()
+    (note,) = note_of_alike(labels)
+    assert time.process_time() - began < 10
+    assert repr(labels[0]) in note
+    assert "and 490 more" in note
 
 
 @pytest.mark.parametrize("d", [4, 32], ids=["weights", "reduced"])
