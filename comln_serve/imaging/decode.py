@@ -13,6 +13,7 @@ from comln_serve.imaging.errors import ImageError, StoppedError
 from comln_serve.imaging.formats import FORMATS, not_accepted, recognise
 from comln_serve.imaging.jpeg import passes
 from comln_serve.imaging.orientation import TURNS, orientation
+from comln_serve.imaging.png import without_texts
 from comln_serve.imaging.tiff import TiffPage
 
 DEFAULT_MAX_PIXELS = 64_000_000
@@ -59,7 +60,6 @@ class ImageFile:
         """
         try:
             self.picture.load()
-            _drop_text(self.picture)
             return to_rgb(_upright(self.picture), background)
         except (MemoryError, StoppedError):
             raise
@@ -103,7 +103,7 @@ def open_image(
     if kind not in formats:
         raise not_accepted(kind, len(data), formats)
     try:
-        image, stored, times = _open(_Guarded(data, check), data, kind)
+        image, stored, times = _open(data, kind, check)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(
             "image_too_large",
@@ -171,7 +171,7 @@ class _Guarded(io.BytesIO):
         return super().read(size)
 
 
-def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int, int]:
+def _open(data: bytes, kind: str, check: Callable[[], None]) -> tuple[Image.Image, int, int]:
     """Open the picture without decoding it.
 
     Also returns a lower bound of its stored pixels, and how often each of them counts: 0 if the picture is decoded row
@@ -188,11 +188,13 @@ def _open(file: _Guarded, data: bytes, kind: str) -> tuple[Image.Image, int, int
             stored = page.tile_pixels
         elif kind == "JPEG":
             times = passes(data)
+        elif kind == "PNG":
+            data = without_texts(data)
     except ValueError as error:
         raise _RefusedError(str(error)) from error
+    file = _Guarded(data, check)
     if kind != "HEIC":
         picture = Image.open(file, formats=[kind])
-        _drop_text(picture)
         if kind == "BMP" and picture.info["compression"] in _RUNS:
             if picture.width * picture.height > _MOST_IN_RUNS:
                 raise _RefusedError(f"it is compressed in runs, and has more than {_MOST_IN_RUNS} pixels")
@@ -220,13 +222,6 @@ def _decoded_pixels(image: Image.Image, kind: str, stored: int, times: int) -> i
     # All others are decoded whole. Samples of 10 or 12 bits take 16 bits first; AVIF files do not tell beforehand.
     deep = kind == "AVIF" or (kind == "HEIC" and image.info.get("bit_depth", 8) > 8)
     return stored * times * 3 // 2 if deep else stored * times
-
-
-def _drop_text(image: Image.Image) -> None:
-    """Forget a PNG's text that is named as something Pillow keeps at the same place."""
-    for name in ("exif", "transparency"):
-        if isinstance(image.info.get(name), str):
-            del image.info[name]
 
 
 def _invalid(received: str, formats: Sequence[str], **detail: str) -> ImageError:
