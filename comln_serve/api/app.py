@@ -23,7 +23,6 @@ from comln_serve.api.open_inference.routes import router as open_inference
 from comln_serve.api.page import install_page
 from comln_serve.api.receive.head import HeadAsGet
 from comln_serve.api.receive.intake import Intake
-from comln_serve.api.receive.line import Line
 from comln_serve.api.receive.parameters import check_parameters
 from comln_serve.api.routes import ROUTERS
 from comln_serve.api.routes.export import MOST_EXPORTS
@@ -31,10 +30,14 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.engine import Engine
+from comln_serve.engine.line import Line
 from comln_serve.errors import StartupError
 
 if TYPE_CHECKING:
     from comln_serve.api.observe.traces import Traces
+
+# Requests that read classifiers, and that change them without adapting, at once.
+_READ_AT_ONCE, _CHANGED_AT_ONCE = 2, 8
 
 # Where the OpenTelemetry SDK itself looks for an endpoint.
 _OTEL_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -97,7 +100,9 @@ def create_app(
     app.state.probe_threads = CapacityLimiter(4)
     app.state.scrape_threads = CapacityLimiter(2)  # metrics query GPU drivers and a database, which may hang
     app.state.parsing_threads, app.state.parsing = CapacityLimiter(1), Line()
-    app.state.reading_threads = CapacityLimiter(4)  # lists, of which each may take tens of megabytes
+    # Each list may take tens of megabytes, and each large report keeps the GIL from the event loop for a while.
+    app.state.reading_threads, app.state.reading = CapacityLimiter(_READ_AT_ONCE), Line(_READ_AT_ONCE)
+    app.state.changing = Line(_CHANGED_AT_ONCE)
     app.state.work_threads = CapacityLimiter(settings.max_pending_requests)
     app.state.requests = Admission(settings.max_pending_requests, Count.REQUESTS, shared, by_tenant=by_tenant)
     app.state.held = held = Admission(

@@ -98,13 +98,15 @@ async def _cancel_when_gone(request: Request, cancellation: Cancellation) -> Non
 
 
 async def read(request: Request, call: Callable[[], _Result]) -> _Result:
-    """Run a call that reads what may become an answer of megabytes, few of them at a time.
+    """Run a call that reads what may become an answer of megabytes, few of them at a time; tenants take turns.
 
     Raises:
-        ServiceError: OVERLOADED, answers that wait for their clients fill the memory allowed.
+        ServiceError: OVERLOADED, answers that wait for their clients fill the memory allowed; QUEUE_TIMEOUT.
     """
-    request.app.state.held.check(tenant_of(request))
-    return await to_thread.run_sync(call, limiter=request.app.state.reading_threads)
+    state, tenant = request.app.state, tenant_of(request)
+    async with state.reading.turn(tenant, engine_of(request).settings.max_queue_seconds):
+        state.held.check(tenant)  # only now, as others may have waited with this request
+        return await to_thread.run_sync(call, limiter=state.reading_threads)
 
 
 async def probe(request: Request, call: Callable[[], _Result]) -> _Result:

@@ -34,6 +34,7 @@ from comln_serve.engine.clock import StageClock, tell_stage
 from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.embedding.decoders import Decoders, Deliver, File, Upload
 from comln_serve.engine.embedding.job import Job, JobLimits
+from comln_serve.engine.line import Line
 from comln_serve.engine.models import Model, Models
 from comln_serve.engine.opening import load_models
 from comln_serve.engine.queues import Queue
@@ -53,6 +54,10 @@ _Result = TypeVar("_Result")
 # Numbers of weights times images up to which classifying is done at once, well within a millisecond; more is done on
 # a thread, so that the event loop goes on.
 _LIGHT = 200_000
+
+# Classifiers looked up at once for predictions, most of which find theirs in memory: threads that wait for the GIL
+# keep the event loop from it.
+_FOUND_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,7 @@ class Engine:
         )
         # For what blocks in a prediction; as many as there may be predictions.
         self._threads = CapacityLimiter(settings.max_pending_requests)
+        self._finding = Line(_FOUND_AT_ONCE)
         self._comparisons = Comparisons(self.classifiers, Queue.of_comparisons(settings, shared))
         self._solves = Queue.of_solves(settings, shared)
         self._housekeeping: Housekeeping | None = None
@@ -367,7 +373,8 @@ class Engine:
         caller, clock = caller or Caller(), StageClock()
         found = self.classifiers.remembered(reference, caller.tenant)
         if found is None:
-            found = await self._on_thread(self.classifiers.find, reference, caller.tenant)
+            async with self._finding.turn(caller.tenant, self.settings.max_queue_seconds):
+                found = await self._on_thread(self.classifiers.find, reference, caller.tenant)
         with self._served.using() as models:
             model = models.of(found)
             with self._embedding(images, model, clock, caller, partial=partial) as upload:

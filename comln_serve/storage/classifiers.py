@@ -62,23 +62,23 @@ class TenantStore:
 
     def resolve(self, reference: str) -> Resolved | None:
         """Id and revision of the classifier that a reference stands for, or None."""
-        with self._database.single_read() as connection:
+        with self._database.single_read(self._tenant) as connection:
             return self._resolve(connection, reference)
 
     def find(self, reference: str) -> Classifier:
         """The classifier that a reference stands for."""
-        with self._database.reading() as connection:
+        with self._database.reading(self._tenant) as connection:
             return rows.to_classifier(self._row(connection, reference, classifiers.c.weights))
 
     def describe(self, reference: str) -> ClassifierRecord:
         """The classifier without its weights."""
-        with self._database.reading() as connection:
+        with self._database.reading(self._tenant) as connection:
             return rows.to_record(self._row(connection, reference))
 
     def support(self, reference: str) -> tuple[Classifier, SupportSet]:
         """The classifier and its support set."""
         more = (classifiers.c.weights, *rows.SUPPORT, supports.c.classifier)
-        with self._database.reading() as connection:
+        with self._database.reading(self._tenant) as connection:
             row = self._row(connection, reference, *more, where=_OF_CLASSIFIER)
             jpegs: dict[int, bytes] = {}
             if self._show_thumbnails:
@@ -91,7 +91,7 @@ class TenantStore:
         which take megabytes.
         """
         query = select(classifiers.c.id, classifiers.c.revision, *rows.EXAMPLES).where(_OF_CLASSIFIER)
-        with self._database.reading() as connection:
+        with self._database.reading(self._tenant) as connection:
             row = self._found(connection, query, reference)
         return Resolved(row.id, row.revision), list(zip(row.numbers, row.example_labels, strict=True))
 
@@ -99,7 +99,7 @@ class TenantStore:
         """The JPEG file that is kept of an example; None: there is none."""
         of_example = and_(thumbnails.c.classifier == classifiers.c.sequence, thumbnails.c.number == number)
         query = select(thumbnails.c.jpeg).select_from(outerjoin(classifiers, thumbnails, of_example))
-        with self._database.reading() as connection:
+        with self._database.reading(self._tenant) as connection:
             jpeg: bytes | None = self._found(connection, query, reference).jpeg
         return jpeg
 
@@ -130,7 +130,7 @@ class TenantStore:
             # With a name, no index on the model may be used: most classifiers often have one model.
             column = classifiers.c.model if name is None else classifiers.c.model.concat("")
             query = query.where(column == model)
-        with self._database.reading() as connection:
+        with self._database.reading(self._tenant) as connection:
             found = connection.execute(query).all()
         page = [rows.to_record(row) for row in found[:limit]]
         return page, found[limit - 1].position if len(found) > limit else None
@@ -141,7 +141,7 @@ class TenantStore:
         Raises:
             ServiceError: IDEMPOTENCY_MISMATCH.
         """
-        with self._database.reading() as connection:
+        with self._database.reading(self._tenant) as connection:
             return idempotency.made_by(connection, self._tenant, key, self._clock())
 
     def check_room(self, limit: int) -> None:
@@ -150,7 +150,7 @@ class TenantStore:
         Raises:
             ServiceError: TOO_MANY_CLASSIFIERS.
         """
-        with self._database.single_read() as connection:
+        with self._database.single_read(self._tenant) as connection:
             query = select(tenants.c.stored).where(tenants.c.tenant == self._tenant)
             stored = connection.execute(query).scalar_one_or_none() or 0
             self._check_room(connection, stored, limit, self._clock())
@@ -185,7 +185,7 @@ class TenantStore:
         """
         now = self._clock()
         promotion = 0
-        with self._database.writing() as connection:
+        with self._database.writing(self._tenant) as connection:
             if key is not None:
                 idempotency.claim(connection, self._tenant, key, classifier.id, now)
             position, stored = tallies.count_new(connection, self._tenant)
@@ -219,7 +219,7 @@ class TenantStore:
             ChangedError: the stored revision is not the previous one.
         """
         now = self._clock()
-        with self._database.writing() as connection:
+        with self._database.writing(self._tenant) as connection:
             if key is not None:
                 idempotency.claim(connection, self._tenant, key, classifier.id, now)
             sequence = connection.execute(
@@ -252,10 +252,10 @@ class TenantStore:
             ServiceError: INVALID_REQUEST, NAME_TAKEN, as of `give_name`.
         """
         now = self._clock()
-        with self._database.writing() as connection:
+        with self._database.writing(self._tenant) as connection:
             if edit.name is not None:
                 tallies.lock(connection, [self._tenant])
-            row = self._row(connection, reference)
+            row = self._row(connection, reference, report=False)
             values = edit.values(now) | give_name(connection, self._tenant, row, reference, edit, now)
             if values.get("promotion"):
                 check(rows.to_record(row))
@@ -265,7 +265,7 @@ class TenantStore:
             return rows.to_record(self._row(connection, row.id))
 
     def promote(self, reference: str, *, instead_of: str | None = None, check: Check = _allow) -> ClassifierRecord:
-        """Let a classifier's name stand for it. Returns its new description.
+        """Let a classifier's name stand for it. Returns its new description, without its report.
 
         Args:
             instead_of: promote only if the name still stands for the classifier with this id; None: for any.
@@ -275,9 +275,9 @@ class TenantStore:
             ServiceError: INVALID_REQUEST, the classifier has no name; NAME_MOVED, its name stands for another version
                 than `instead_of`.
         """
-        with self._database.writing() as connection:
+        with self._database.writing(self._tenant) as connection:
             tallies.lock(connection, [self._tenant])  # so that the name is not changed meanwhile
-            row = self._row(connection, reference)
+            row = self._row(connection, reference, report=False)
             if row.name is None:
                 raise ServiceError(
                     ErrorCode.INVALID_REQUEST,
@@ -288,10 +288,10 @@ class TenantStore:
                 versions.check_stands_for(connection, self._tenant, row.name, instead_of, row.id, self._clock())
             check(rows.to_record(row))
             versions.promote_version(connection, self._tenant, row.name, row.id)
-            return rows.to_record(self._row(connection, row.id))
+            return rows.to_record(self._row(connection, row.id, report=False))
 
     def roll_back(self, name: str, *, check: Check = _allow) -> ClassifierRecord:
-        """Let a name stand for the version promoted before. Returns that version.
+        """Let a name stand for the version promoted before. Returns that version, without its report.
 
         Args:
             check: as in `promote`.
@@ -308,17 +308,17 @@ class TenantStore:
                 f"A name is rolled back, as it stands for one of several versions; {name!r} names one classifier.",
                 received=name,
             )
-        with self._database.writing() as connection:
+        with self._database.writing(self._tenant) as connection:
             found = versions.roll_back(connection, self._tenant, name, self._clock())
             if found is None:
                 raise not_found(name)
-            promoted = rows.to_record(self._row(connection, found))
+            promoted = rows.to_record(self._row(connection, found, report=False))
             check(promoted)
             return promoted
 
     def delete(self, reference: str) -> Resolved:
         """Delete the classifier that a reference stands for. Returns it."""
-        with self._database.writing() as connection:
+        with self._database.writing(self._tenant) as connection:
             found = self._resolve(connection, reference)
             if found is None:
                 raise not_found(reference)
@@ -355,13 +355,19 @@ class TenantStore:
         return None if row is None else Resolved(row.id, row.revision)
 
     def _row(
-        self, connection: Connection, reference: str, *more: Any, where: ColumnElement[bool] | None = None
+        self,
+        connection: Connection,
+        reference: str,
+        *more: Any,
+        where: ColumnElement[bool] | None = None,
+        report: bool = True,
     ) -> Row[Any]:
         """Columns `rows.INFO`, `promoted`, `thumbnails` and `more` of the classifier that a reference stands for.
-        `where` joins the table of the columns `more`, if that is another one.
+        `where` joins the table of the columns `more`, if that is another one. Without `report` that column is null: it
+        may have megabytes, and other writers wait while it is read.
         """
         promoted = versions.is_promoted(self._clock()).label("promoted")
-        query = select(*rows.INFO, promoted, self._thumbnails, *more)
+        query = select(*(rows.INFO if report else rows.LISTED), promoted, self._thumbnails, *more)
         return self._found(connection, query if where is None else query.where(where), reference)
 
     def _check_room(self, connection: Connection, stored: int, limit: int, now: datetime) -> None:

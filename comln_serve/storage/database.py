@@ -5,7 +5,6 @@ import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import BoundedSemaphore
 from typing import Any
 
 from sqlalchemy import URL, Connection, create_engine, event, make_url
@@ -14,6 +13,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.storage.opened_file import OpenedFile
+from comln_serve.storage.places import Places
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,8 @@ _CONNECT_SECONDS = 3
 _FILE_PARAMETER = "password_file"
 _SILENCE_MILLISECONDS = 10_000
 _POOL_SIZE = 16
+# Threads that read an SQLite file at once: more would mostly wait for the GIL, which each lets go of many times.
+_SQLITE_READERS = 4
 
 
 class Database:
@@ -64,7 +66,9 @@ class Database:
             raise StartupError("PostgreSQL needs its driver: pip install 'comln-serve[postgres]'") from error
         # SQLite has one writer at a time: waiting here, in order, no thread of this server starves at the file's lock.
         # In PostgreSQL, writers that wait for a lock leave connections to readers.
-        self._writers = BoundedSemaphore(1 if self.is_sqlite else max(1, _POOL_SIZE // 2))
+        writers = 1 if self.is_sqlite else max(1, _POOL_SIZE // 2)
+        self._writers = Places(writers)
+        self._readers = Places(_SQLITE_READERS if self.is_sqlite else max(1, _POOL_SIZE - writers))
         self._closed = False
         # Views of one pool that differ in how a transaction begins.
         self._writes = self._engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
@@ -84,21 +88,26 @@ class Database:
             event.listen(self._engine, "connect", _configure_postgresql)
 
     @contextmanager
-    def single_read(self) -> Generator[Connection, None, None]:
-        """A connection without a transaction, for one reading statement: a transaction would be most of its cost."""
-        with self._translated_errors(), self._single_reads.connect() as connection:
+    def single_read(self, tenant: str | None = None) -> Generator[Connection, None, None]:
+        """A connection without a transaction, for one reading statement: a transaction would be most of its cost.
+
+        Args:
+            tenant: whose turn it is to read, or to write, here and below; None: it is the server's own.
+        """
+        with self._translated_errors(), self._turn(self._readers, tenant), self._single_reads.connect() as connection:
             yield connection
 
     @contextmanager
-    def reading(self) -> Generator[Connection, None, None]:
+    def reading(self, tenant: str | None = None) -> Generator[Connection, None, None]:
         """A reading transaction."""
-        with self._translated_errors(), self.connection() as connection:
+        with self._translated_errors(), self._turn(self._readers, tenant), self.connection() as connection:
             yield connection
 
     @contextmanager
-    def writing(self) -> Generator[Connection, None, None]:
+    def writing(self, tenant: str | None = None) -> Generator[Connection, None, None]:
         """A transaction that is committed and flushed at the end of the block."""
-        with self._translated_errors(), self._writer_turn(), self.connection(writes=True) as connection:
+        turn = self._turn(self._writers, tenant)
+        with self._translated_errors(), turn, self.connection(writes=True) as connection:
             yield connection
             try:
                 connection.commit()
@@ -146,14 +155,15 @@ class Database:
         return state is None or state[:2] in ("08", "40", "53", "55", "57")
 
     @contextmanager
-    def _writer_turn(self) -> Generator[None, None, None]:
-        """Wait for one of the writers' places, at most as long as for a lock of the database."""
-        if not self._writers.acquire(timeout=LOCK_SECONDS):
-            raise _unavailable(f"others have been writing to it for {LOCK_SECONDS:g} s")
+    def _turn(self, places: Places, tenant: str | None) -> Generator[None, None, None]:
+        """Wait for a place among those who write or read, at most as long as for a lock of the database."""
+        if not places.take(tenant, LOCK_SECONDS):
+            doing = "writing to" if places is self._writers else "reading"
+            raise _unavailable(f"others have been {doing} it for {LOCK_SECONDS:g} s")
         try:
             yield
         finally:
-            self._writers.release()
+            places.give_back()
 
     @contextmanager
     def _translated_errors(self) -> Generator[None, None, None]:

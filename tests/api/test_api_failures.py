@@ -207,14 +207,15 @@ def test_what_may_be_large_is_refused_while_unread_answers_fill_the_memory(clien
     """A request without a body takes nothing of that memory itself; its answer would, until it is read."""
     client.post("/adapt", **adapt_form(name="known")).raise_for_status()
     held: Admission = client.app.state.held  # type: ignore[attr-defined]
-    large = ("/classifiers", "/classifiers/known/examples", "/classifiers/known/export")
+    large = ("/classifiers", "/classifiers/known", "/classifiers/known/examples", "/classifiers/known/export")
     limit = engine_of(client).settings.max_pending_bytes
     held.hold(limit)
     for path in large:
         check_error(client.get(path), ErrorCode.OVERLOADED)
-    assert client.get("/classifiers/known").status_code == 200
+    check_error(client.patch("/classifiers/known", json={"metadata": {}}), ErrorCode.OVERLOADED)
+    assert client.get("/limits").status_code == 200
     held.give_back(limit)
-    assert [client.get(path).status_code for path in large] == [200] * 3
+    assert [client.get(path).status_code for path in large] == [200] * 4
 
 
 def test_that_a_client_left_is_noticed_while_answers_fill_the_memory() -> None:

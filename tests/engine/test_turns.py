@@ -1,6 +1,6 @@
 """Groups take turns, and the members of each."""
 
-from comln_serve.engine.turns import Turns
+from comln_serve.turns import Turns
 
 
 def waiting(*pairs: str) -> Turns[str]:

@@ -1,11 +1,13 @@
 """More work than the server can do: it answers 429 or 503, drops what clients gave up, and recovers."""
 
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from socket import create_connection
+from threading import Event
 from typing import Any
 
 import httpx2
@@ -13,13 +15,15 @@ import pytest
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine import engine as engine_module
+from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
-from comln_serve.storage import database
+from comln_serve.storage import TenantStore, database
 from tests.support import http
 from tests.support.engines import MakeEngine
 from tests.support.image_files import image_bytes
+from tests.support.keyed import bearer, new_key
 from tests.support.messages import adapt_form, check_error, predict_form, predict_json
 from tests.support.serving import Held, served
 from tests.support.waiting import Gate, wait_until
@@ -249,3 +253,50 @@ def test_readers_are_served_while_writers_wait_for_the_database(
             assert not any(writer.done() for writer in writers)
             other.execute("ROLLBACK")
         assert {writer.result().status_code for writer in writers} == {404}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("owner", "name", "method", "path", "body"),
+    [
+        (TenantStore, "describe", "GET", "/classifiers/absent", {}),
+        (TenantStore, "page", "GET", "/classifiers", {}),
+        (TenantStore, "edit", "PATCH", "/classifiers/absent", {"json": {"metadata": {}}}),
+        (Catalogue, "find", "POST", "/predict", predict_json(RED, classifier="absent")),
+    ],
+)
+def test_a_tenant_with_many_requests_keeps_no_other_from_reading_and_changing(
+    make_engine: MakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+    method: str,
+    path: str,
+    body: dict[str, Any],
+) -> None:
+    """Only those that have begun are finished first; in order, all would be."""
+    engine = make_engine(require_keys=True)
+    many, one = (bearer(new_key(engine.store, tenant)) for tenant in ("many", "one"))
+    call, begun, gate = getattr(owner, name), list[str](), Event()
+
+    def slow(self: Any, *arguments: Any, **options: Any) -> Any:
+        begun.append(getattr(self, "_tenant", None) or arguments[-1])
+        gate.wait(60)
+        return call(self, *arguments, **options)
+
+    monkeypatch.setattr(owner, name, slow)
+    with served(engine) as url, ThreadPoolExecutor(41) as pool:
+
+        def ask(headers: dict[str, str]) -> int:
+            return http.request(method, f"{url}{path}", headers=headers, timeout=120, **body).status_code
+
+        tasks = [pool.submit(ask, many) for _ in range(40)]
+        wait_until(lambda: len(begun) > 0)
+        time.sleep(0.5)  # until all wait
+        first = len(begun)
+        tasks.append(pool.submit(ask, one))
+        time.sleep(0.5)
+        gate.set()
+        assert {task.result(120) for task in tasks} <= {200, 404}
+    assert first <= 8
+    assert begun.index("one") <= 3 * first

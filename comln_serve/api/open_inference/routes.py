@@ -27,7 +27,7 @@ from comln_serve.api.open_inference.schemas import (
 from comln_serve.api.receive.parameters import any_query
 from comln_serve.api.routes import operations
 from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, WAITING_ERRORS
-from comln_serve.api.work import begin, classify, engine_of, probe
+from comln_serve.api.work import begin, classify, engine_of, read
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.engine import Predicted
 from comln_serve.errors import ErrorCode
@@ -71,8 +71,8 @@ async def ready(request: Request) -> ServerReady:
     responses=_errors(*_ONE_MODEL),
 )
 @needs(*USING)
-def metadata(request: Request, model: str, version: str | None = None) -> ModelMetadata:
-    classifier = _find(request, model, version)
+async def metadata(request: Request, model: str, version: str | None = None) -> ModelMetadata:
+    classifier = await read(request, lambda: _find(request, model, version))
     return ModelMetadata(
         name=model,
         platform="comln-serve",
@@ -93,7 +93,7 @@ def metadata(request: Request, model: str, version: str | None = None) -> ModelM
 @needs(*USING)
 async def model_ready(request: Request, model: str, version: str | None = None) -> ModelReady:
     await operations.ready(request)
-    await probe(request, lambda: _find(request, model, version))
+    await read(request, lambda: _find(request, model, version))
     return ModelReady(name=model, ready=True)
 
 

@@ -53,7 +53,9 @@ _Id = Annotated[str, AfterValidator(_an_id), Field(json_schema_extra={"pattern":
     "/classifiers",
     response_model=schemas.ClassifierPage,
     summary="List classifiers, newest first",
-    responses=error_responses(ErrorCode.INVALID_REQUEST, ErrorCode.OVERLOADED, *WAITING_ERRORS),
+    responses=error_responses(
+        ErrorCode.INVALID_REQUEST, ErrorCode.OVERLOADED, ErrorCode.QUEUE_TIMEOUT, *WAITING_ERRORS
+    ),
 )
 @needs(*USING)
 async def list_classifiers(
@@ -93,9 +95,9 @@ async def list_classifiers(
     responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
 @needs(*USING)
-def get_classifier(request: Request, ref: Ref) -> Response:
-    found = engine_of(request).classifiers.of(tenant_of(request)).describe(ref)
-    return as_json(schemas.ClassifierDetail.model_validate(found))
+async def get_classifier(request: Request, ref: Ref) -> Response:
+    stored = engine_of(request).classifiers.of(tenant_of(request))
+    return await read(request, lambda: as_json(schemas.ClassifierDetail.model_validate(stored.describe(ref))))
 
 
 @router.patch(
@@ -130,7 +132,7 @@ async def edit_classifier(request: Request, ref: Ref) -> Response:
     "/classifiers/{ref}",
     status_code=204,
     summary="Delete a classifier, by id, name or name@version",
-    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.OVERLOADED),
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
 @needs(Scope.ADAPT)
 async def delete_classifier(request: Request, ref: Ref) -> Response:
@@ -145,9 +147,7 @@ async def delete_classifier(request: Request, ref: Ref) -> Response:
 @router.post(
     "/classifiers/{ref}/promote",
     summary="Let a name stand for one of its versions",
-    responses=error_responses(
-        *ONE_CLASSIFIER_ERRORS, ErrorCode.NAME_MOVED, ErrorCode.MODEL_CHANGED, ErrorCode.OVERLOADED
-    ),
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.NAME_MOVED, ErrorCode.MODEL_CHANGED),
 )
 @needs(Scope.ADAPT)
 async def promote(
@@ -169,9 +169,7 @@ async def promote(
 @router.post(
     "/classifiers/{ref}/rollback",
     summary="Let a name stand for the version promoted before",
-    responses=error_responses(
-        *ONE_CLASSIFIER_ERRORS, ErrorCode.NOTHING_TO_ROLL_BACK_TO, ErrorCode.MODEL_CHANGED, ErrorCode.OVERLOADED
-    ),
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.NOTHING_TO_ROLL_BACK_TO, ErrorCode.MODEL_CHANGED),
 )
 @needs(Scope.ADAPT)
 async def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:

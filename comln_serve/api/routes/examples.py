@@ -51,7 +51,7 @@ _REMOVAL_ERRORS = (
     "/classifiers/{ref}/examples",
     response_model=schemas.ExampleList,
     summary="List the examples a classifier was adapted to",
-    responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.OVERLOADED),
+    responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
 @needs(*USING)
 async def list_examples(request: Request, ref: Ref) -> Response:
@@ -77,13 +77,14 @@ async def list_examples(request: Request, ref: Ref) -> Response:
     },
 )
 @needs(*USING)
-def get_thumbnail(
+async def get_thumbnail(
     request: Request, ref: Ref, number: Number, known: Annotated[str, Header(alias="If-None-Match")] = ""
 ) -> Response:
     """Of one example of each class at most, and only where the operator allows it (`keep_thumbnails`
     of GET /limits). `classes` of a classifier has the numbers.
     """
-    content = engine_of(request).classifiers.thumbnail(ref, number, tenant_of(request))
+    classifiers, tenant = engine_of(request).classifiers, tenant_of(request)
+    content = await read(request, lambda: classifiers.thumbnail(ref, number, tenant))
     tag = f'"{sha256(content).hexdigest()[:32]}"'
     # Browsers ask each time: a thumbnail is gone as soon as its classifier or its example is.
     headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Authorization"}

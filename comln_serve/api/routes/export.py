@@ -42,12 +42,7 @@ Format = Literal["onnx", "safetensors"]
     "/classifiers/{ref}/export",
     summary="Download a classifier as ONNX or safetensors",
     response_class=Response,
-    responses={
-        **error_responses(
-            *ONE_CLASSIFIER_ERRORS, ErrorCode.MODEL_CHANGED, ErrorCode.CANNOT_EXPORT, ErrorCode.OVERLOADED
-        ),
-        200: _FILE,
-    },
+    responses={**error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.MODEL_CHANGED, ErrorCode.CANNOT_EXPORT), 200: _FILE},
 )
 @needs(*USING)
 async def export_classifier(
@@ -66,7 +61,7 @@ async def export_classifier(
     "/classifiers/{ref}/support",
     summary="Download a classifier's support set",
     response_class=Response,
-    responses={**error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.OVERLOADED), 200: _FILE},
+    responses={**error_responses(*ONE_CLASSIFIER_ERRORS), 200: _FILE},
 )
 @needs(Scope.ADAPT)
 async def export_support(request: Request, ref: Ref) -> Response:

@@ -41,6 +41,8 @@ BODY_ERRORS = (
 ONE_CLASSIFIER_ERRORS = (
     ErrorCode.INVALID_REQUEST,  # FastAPI documents it for every route with a parameter
     ErrorCode.CLASSIFIER_NOT_FOUND,
+    ErrorCode.OVERLOADED,
+    ErrorCode.QUEUE_TIMEOUT,
     *WAITING_ERRORS,
 )
 
@@ -83,11 +85,18 @@ _UNNAMED = Sent()
 
 
 async def change(request: Request, call: Callable[[], _Result]) -> _Result:
-    """Run an engine call that writes to the store on the worker threads: writers wait for each
-    other, and must not keep routes that only read waiting.
+    """Run an engine call that writes to the store on the worker threads, few of them at a time; tenants take turns.
+
+    Writers wait for each other, and must not keep routes that only read waiting.
+
+    Raises:
+        ServiceError: OVERLOADED, also if answers that wait for their clients fill the memory allowed; QUEUE_TIMEOUT.
     """
-    with request.app.state.requests.admit(tenant=tenant_of(request)):
-        return await work(request, call)
+    state, tenant = request.app.state, tenant_of(request)
+    with state.requests.admit(tenant=tenant):
+        async with state.changing.turn(tenant, engine_of(request).settings.max_queue_seconds):
+            state.held.check(tenant)
+            return await work(request, call)
 
 
 async def make(

@@ -26,8 +26,8 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.engine.admission import stopping
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.job import Job, embedding_failed
-from comln_serve.engine.turns import Turns
 from comln_serve.errors import ServiceError
+from comln_serve.turns import Turns
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from comln_serve.domain.rejected import Rejected
 from comln_serve.engine.admission import stopping
 from comln_serve.engine.embedding.job import Job
-from comln_serve.engine.turns import Turns
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.imaging import ImageError, ImageFile, Preprocessing, StoppedError, fit_views, open_image
+from comln_serve.turns import Turns
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,11 @@
-"""A lock that tenants get in turns; a request that is given up waits no longer and hands it on."""
+"""A lock, or places, that tenants get in turns; a request that is given up waits no longer and hands its turn on."""
 
 import asyncio
 
-from comln_serve.api.receive.line import Line
+import pytest
+
+from comln_serve.engine.line import Line
+from comln_serve.errors import ErrorCode, ServiceError
 
 
 def order_of(*names: str, leaving: tuple[str, ...] = ()) -> list[str]:
@@ -92,3 +95,37 @@ def test_a_turn_that_comes_as_its_request_is_given_up_is_handed_on() -> None:
         return waiting.cancelled()
 
     assert asyncio.run(run())
+
+
+def test_of_several_places_one_that_is_free_is_taken_at_once() -> None:
+    async def run() -> list[str]:
+        line, free, order = Line(2), asyncio.Event(), list[str]()
+
+        async def request(name: str) -> None:
+            async with line.turn(name[0]):
+                order.append(name)
+                await free.wait()
+
+        tasks = [asyncio.create_task(request(name)) for name in ("a1", "a2", "a3", "a4", "b1")]
+        await asyncio.sleep(0)
+        assert order == ["a1", "a2"]
+        free.set()
+        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+        return order
+
+    assert asyncio.run(run()) == ["a1", "a2", "a3", "b1", "a4"]
+
+
+def test_a_request_waits_for_a_bounded_time() -> None:
+    async def run() -> None:
+        line = Line()
+        async with line.turn("a"):
+            with pytest.raises(ServiceError) as caught:
+                async with line.turn("b", 0.01):
+                    pass
+            assert caught.value.code is ErrorCode.QUEUE_TIMEOUT
+        for _ in range(2):  # it has left the line
+            async with line.turn("b", 0.01):
+                pass
+
+    asyncio.run(run())

@@ -1,6 +1,7 @@
 """A line in which tenants take turns, and the requests of each tenant."""
 
 from collections import deque
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 _Member = TypeVar("_Member")
@@ -13,12 +14,12 @@ class Turns(Generic[_Member]):
 
     def __init__(self) -> None:
         """Nobody waits."""
-        self._groups: dict[str, deque[_Member]] = {}  # in the order of their turns
+        self._groups: dict[Hashable, deque[_Member]] = {}  # in the order of their turns
 
     def __bool__(self) -> bool:
         return bool(self._groups)
 
-    def add(self, group: str, member: _Member) -> None:
+    def add(self, group: Hashable, member: _Member) -> None:
         """Let a member wait, behind the others of its group; the group behind the other groups, if it is new."""
         self._groups.setdefault(group, deque()).append(member)
 
@@ -36,7 +37,7 @@ class Turns(Generic[_Member]):
             self._groups[group] = members
         return member
 
-    def remove(self, group: str, member: _Member) -> bool:
+    def remove(self, group: Hashable, member: _Member) -> bool:
         """Remove a member wherever it is. Returns whether it waited."""
         members = self._groups.get(group)
         if members is None or member not in members:

@@ -1,0 +1,36 @@
+"""Places in a database, for which tenants take turns."""
+
+from threading import Event, Lock
+
+from comln_serve.turns import Turns
+
+
+class Places:
+    """A number of places. Threads that wait for one take turns by tenant, however many each has. Thread-safe."""
+
+    def __init__(self, count: int) -> None:
+        """All are free."""
+        self._free = count
+        self._waiting = Turns[Event]()
+        self._lock = Lock()
+
+    def take(self, tenant: str | None, seconds: float) -> bool:
+        """Wait for a place for at most `seconds`. Returns whether there was one; it has to be given back then."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return True
+            ticket = Event()
+            self._waiting.add(tenant, ticket)
+        if ticket.wait(seconds):
+            return True
+        with self._lock:
+            return not self._waiting.remove(tenant, ticket)  # else it got the place at the last moment
+
+    def give_back(self) -> None:
+        """Free a place, for who waits."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.take().set()
+            else:
+                self._free += 1
