@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from PIL import Image
+from PIL import Image, JpegImagePlugin
 
 from comln_serve.imaging.boxes import announced_pixels
 from comln_serve.imaging.colours import UNSUPPORTED, to_rgb
@@ -195,6 +195,7 @@ def _open(data: bytes, kind: str, check: Callable[[], None]) -> tuple[Image.Imag
     file = _Guarded(data, check)
     if kind != "HEIC":
         picture = Image.open(file, formats=[kind])
+        _drop_profile(picture)
         if kind == "BMP" and picture.info["compression"] in _RUNS:
             if picture.width * picture.height > _MOST_IN_RUNS:
                 raise _RefusedError(f"it is compressed in runs, and has more than {_MOST_IN_RUNS} pixels")
@@ -222,6 +223,17 @@ def _decoded_pixels(image: Image.Image, kind: str, stored: int, times: int) -> i
     # All others are decoded whole. Samples of 10 or 12 bits take 16 bits first; AVIF files do not tell beforehand.
     deep = kind == "AVIF" or (kind == "HEIC" and image.info.get("bit_depth", 8) > 8)
     return stored * times * 3 // 2 if deep else stored * times
+
+
+def _drop_profile(image: Image.Image) -> None:
+    """Forget the colour profile, which is ignored, and a JPEG's copies of its segments: each may be as large as the
+    file, and a large image waits with them.
+    """
+    image.info.pop("icc_profile", None)
+    if isinstance(image, JpegImagePlugin.JpegImageFile):
+        image.app.clear()
+        image.applist.clear()
+        image.icclist.clear()
 
 
 def _invalid(received: str, formats: Sequence[str], **detail: str) -> ImageError:

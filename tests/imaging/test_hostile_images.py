@@ -3,6 +3,7 @@
 import io
 import struct
 import time
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -363,3 +364,13 @@ def test_very_many_rows_of_one_pixel_are_refused() -> None:
     assert "2 x 600 = 1200 pixels" in error.message
     assert open_image(column(most // 2), max_pixels=most).decode().size == (1, most // 2)
     assert open_image(encode(plain(1000), "PNG"), max_pixels=most).decode().size == (1000, 1000)
+
+
+def test_a_waiting_jpeg_keeps_no_copy_of_its_colour_profile() -> None:
+    data = encode(plain(), "JPEG", progressive=True, icc_profile=bytes(10_000_000))
+    tracemalloc.start()
+    file = open_image(data)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1_000_000
+    assert file.decode().size == (200, 200)
