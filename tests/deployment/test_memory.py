@@ -29,7 +29,7 @@ PARTS = {
     "--max-examples": _MOST_SOLVES * 0.6 * GIB,
     "--max-pending-images": 3 * 224**2 * DEFAULTS["max_pending_images"],
     "64 requests of 512 images": 64 * DEFAULTS["max_images"] * 4 * 3 * 1600,
-    "four exports and four lists": 0.3 * GIB,
+    "four exports and two lists": 0.3 * GIB,
     "one comparison of images with examples": 0.2 * GIB,
 }
 # In GiB, as documented.
