@@ -71,6 +71,7 @@ def create_app(
         yield
         await warming
         await run_in_threadpool(engine.close)
+        authentication.close()
         if traces is not None:
             await run_in_threadpool(traces.close)
 

@@ -64,6 +64,10 @@ class RateLimiter:
                 raise
             return 0.0
 
+    def close(self) -> None:
+        """Close the database. No call may follow."""
+        self._database.close()
+
     def _take(self, key_id: str, per_minute: int) -> float:
         with self._lock:
             now = self._clock()

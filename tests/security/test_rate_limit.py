@@ -33,19 +33,19 @@ class Clock:
 
 def test_a_bucket_is_emptied_and_fills_evenly() -> None:
     clock = Clock()
-    limiter = RateLimiter(clock=clock)
-    assert [limiter.take("a", 3) for _ in range(4)] == [0.0, 0.0, 0.0, 20.0]
-    clock.now += 15.0
-    assert limiter.take("a", 3) == 5.0
-    clock.now += 5.0
-    assert [limiter.take("a", 3) for _ in range(2)] == [0.0, 20.0]
-    clock.now += 3600.0
-    assert [limiter.take("a", 3) for _ in range(4)] == [0.0, 0.0, 0.0, 20.0], "no more than full"
+    with closing(RateLimiter(clock=clock)) as limiter:
+        assert [limiter.take("a", 3) for _ in range(4)] == [0.0, 0.0, 0.0, 20.0]
+        clock.now += 15.0
+        assert limiter.take("a", 3) == 5.0
+        clock.now += 5.0
+        assert [limiter.take("a", 3) for _ in range(2)] == [0.0, 20.0]
+        clock.now += 3600.0
+        assert [limiter.take("a", 3) for _ in range(4)] == [0.0, 0.0, 0.0, 20.0], "no more than full"
 
 
 def test_keys_have_a_bucket_each() -> None:
-    limiter = RateLimiter(clock=Clock())
-    assert [limiter.take(key, 1) for key in "aabb"] == [0.0, 60.0, 0.0, 60.0]
+    with closing(RateLimiter(clock=Clock())) as limiter:
+        assert [limiter.take(key, 1) for key in "aabb"] == [0.0, 60.0, 0.0, 60.0]
 
 
 @settings(deadline=None)  # a busy machine makes single examples slow
@@ -55,23 +55,22 @@ def test_no_minute_sees_more_than_two_buckets(limit: int, requests: list[tuple[f
     in then.
     """
     clock = Clock()
-    limiter = RateLimiter(clock=clock)
-    taken: dict[str, list[float]] = {}
-    for pause, key in requests:
-        clock.now += pause
-        wait = limiter.take(key, limit)
-        if wait:
-            clock.now += wait + 1e-6
-            assert limiter.take(key, limit) == 0.0
-        times = taken.setdefault(key, [])
-        times.append(clock.now)
-        assert sum(clock.now - time < 60.0 for time in times) <= 2 * limit
+    with closing(RateLimiter(clock=clock)) as limiter:
+        taken: dict[str, list[float]] = {}
+        for pause, key in requests:
+            clock.now += pause
+            wait = limiter.take(key, limit)
+            if wait:
+                clock.now += wait + 1e-6
+                assert limiter.take(key, limit) == 0.0
+            times = taken.setdefault(key, [])
+            times.append(clock.now)
+            assert sum(clock.now - time < 60.0 for time in times) <= 2 * limit
 
 
 def test_buckets_that_are_full_again_are_forgotten(tmp_path: Path) -> None:
     clock, file = Clock(), tmp_path / "buckets.sqlite"
-    limiter = RateLimiter(file, clock)
-    with closing(sqlite3.connect(file)) as database:
+    with closing(RateLimiter(file, clock)) as limiter, closing(sqlite3.connect(file)) as database:
         for number in range(1000):
             limiter.take(str(number), 1)
         assert database.execute("SELECT count(*) FROM buckets").fetchone() == (1000,)
@@ -83,18 +82,18 @@ def test_buckets_that_are_full_again_are_forgotten(tmp_path: Path) -> None:
 def test_while_another_process_keeps_the_file_locked_nobody_waits(tmp_path: Path) -> None:
     """As one that was stopped in the middle. Any other failure is an error."""
     file = tmp_path / "buckets.sqlite"
-    limiter = RateLimiter(file, Clock())
-    limiter.take("a", 1)
-    with closing(sqlite3.connect(file, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        began = time.monotonic()
-        assert limiter.take("a", 1) == 0.0
-        assert time.monotonic() - began < 4  # seconds; SQLite itself would wait for five
-        other.execute("ROLLBACK")
-        assert limiter.take("a", 1) > 0
-        other.execute("DROP TABLE buckets")
-    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+    with closing(RateLimiter(file, Clock())) as limiter:
         limiter.take("a", 1)
+        with closing(sqlite3.connect(file, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            began = time.monotonic()
+            assert limiter.take("a", 1) == 0.0
+            assert time.monotonic() - began < 4  # seconds; SQLite itself would wait for five
+            other.execute("ROLLBACK")
+            assert limiter.take("a", 1) > 0
+            other.execute("DROP TABLE buckets")
+        with pytest.raises(sqlite3.OperationalError, match="no such table"):
+            limiter.take("a", 1)
 
 
 def test_requests_over_a_keys_limit_are_told_when_to_come(keyed: TestClient) -> None:

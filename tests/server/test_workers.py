@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import httpx2
@@ -84,12 +85,13 @@ def test_what_one_process_admits_the_others_count() -> None:
 @forks
 def test_processes_share_the_bucket_of_a_key(tmp_path: Path) -> None:
     def other() -> None:
-        assert RateLimiter(tmp_path / "buckets").take("a", 2) == 0.0
+        with closing(RateLimiter(tmp_path / "buckets")) as there:
+            assert there.take("a", 2) == 0.0
 
     assert forked(other) == 0
-    here = RateLimiter(tmp_path / "buckets")
-    assert here.take("a", 2) == 0.0
-    assert 0.0 < here.take("a", 2) <= 30.0
+    with closing(RateLimiter(tmp_path / "buckets")) as here:
+        assert here.take("a", 2) == 0.0
+        assert 0.0 < here.take("a", 2) <= 30.0
 
 
 def test_every_process_serves_and_any_tells_the_metrics_of_all(server: LiveServer) -> None:
