@@ -5,7 +5,7 @@ import zlib
 _HEAD, _LENGTH, _CRC = 8, 4, 4  # bytes of the file's signature, of a chunk's length, and of its checksum
 # Chunks that are looked at: as many as there may be with 64 bytes each, and some more.
 _MOST_CHUNKS, _BYTES_OF_A_CHUNK = 10_000, 64
-_TEXTS, _PROFILE = (b"tEXt", b"zTXt", b"iTXt"), b"iCCP"
+_TEXTS, _PROFILE, _END = (b"tEXt", b"zTXt", b"iTXt"), b"iCCP", b"IEND"
 # Texts that may say how the picture is to be turned (see `orientation`), and characters that one may have.
 _OF_ORIENTATION = (b"XML:com.adobe.xmp\0", b"Raw profile type exif\0")
 _MOST_TEXT = 2**18
@@ -23,7 +23,7 @@ def without_texts(png: bytes) -> bytes:
     kept, at, start, wanted = list[bytes](), _HEAD, 0, set[bytes](_OF_ORIENTATION)
     for _ in range(_MOST_CHUNKS + len(png) // _BYTES_OF_A_CHUNK):
         kind = png[at + _LENGTH : at + _LENGTH + 4]
-        if len(kind) < 4:
+        if len(kind) < 4 or kind == _END:  # Pillow reads no further either; some files are padded behind it
             break
         end = at + _LENGTH + 4 + int.from_bytes(png[at : at + _LENGTH]) + _CRC
         body = slice(at + _LENGTH + 4, end - _CRC)

@@ -62,6 +62,12 @@ def test_a_file_without_texts_stays_as_it_is_and_a_broken_one_is_left_to_pillow(
             open_image(data[:end]).decode()
 
 
+def test_what_is_behind_the_end_is_not_looked_at() -> None:
+    padded = encode(PICTURE, "PNG") + bytes(1_000_000)
+    assert without_texts(padded) is padded
+    np.testing.assert_array_equal(np.asarray(open_image(padded).decode()), np.asarray(PICTURE))
+
+
 def test_a_file_of_very_many_chunks_is_refused() -> None:
     data, _ = with_chunks(*[png_chunk(b"tEXt", b"")] * 20_000)
     with pytest.raises(ImageError, match="thousands of pieces"):
