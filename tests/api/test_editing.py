@@ -1,11 +1,13 @@
 """`PATCH /classifiers/{ref}`: name, metadata and time of expiry."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from comln_serve.api.routes import classifiers
 from comln_serve.errors import ErrorCode
 from tests.support.messages import RED, adapt, adapt_form, check_error, predict_form
 
@@ -34,6 +36,20 @@ def test_all_but_what_is_sent_stays(client: TestClient) -> None:
     until = datetime.fromisoformat(edit(client, made["id"], expires_in_seconds=3600, metadata={})["expires_at"])
     assert timedelta(seconds=3500) < until - datetime.now(UTC) <= timedelta(seconds=3600)
     assert answers(client, "letters") == before
+
+
+def test_the_answer_is_written_on_a_thread(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the report, of up to megabytes, which would occupy the event loop."""
+    written, on_loop = classifiers.as_json, list[bool]()
+
+    def write(*arguments: Any) -> Any:
+        on_loop.append(asyncio._get_running_loop() is not None)
+        return written(*arguments)
+
+    made = adapt(client)
+    monkeypatch.setattr(classifiers, "as_json", write)
+    edit(client, made["id"], metadata={"line": "4"})
+    assert on_loop == [False, False]  # of PATCH and of GET
 
 
 def test_a_classifier_without_a_name_gets_one(client: TestClient) -> None:

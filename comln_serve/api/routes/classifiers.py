@@ -123,9 +123,13 @@ async def edit_classifier(request: Request, ref: Ref) -> Response:
         expires_in=None if seconds is None else timedelta(seconds=seconds),
         keeps_expiry="expires_in_seconds" not in sent,
     )
-    edited = await change(request, lambda: engine.edit(ref, edit, tenant))
-    current_record().classifier = edited.id
-    return as_json(schemas.ClassifierDetail.model_validate(edited))
+
+    def edited() -> tuple[str, Response]:
+        found = engine.edit(ref, edit, tenant)
+        return found.id, as_json(schemas.ClassifierDetail.model_validate(found))
+
+    current_record().classifier, answer = await change(request, edited)
+    return answer
 
 
 @router.delete(
