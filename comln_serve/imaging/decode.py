@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from PIL import Image, JpegImagePlugin
@@ -13,7 +13,7 @@ from comln_serve.imaging.errors import ImageError, StoppedError
 from comln_serve.imaging.formats import FORMATS, not_accepted, recognise
 from comln_serve.imaging.jpeg import passes
 from comln_serve.imaging.orientation import TURNS, orientation
-from comln_serve.imaging.png import without_texts
+from comln_serve.imaging.png import unneeded_parts
 from comln_serve.imaging.tiff import TiffPage
 
 DEFAULT_MAX_PIXELS = 64_000_000
@@ -156,11 +156,12 @@ class _RefusedError(ValueError):
 
 
 class _Guarded(io.BytesIO):
-    """A file whose reads `check` can stop, and whose number of reads is limited."""
+    """A file whose reads `check` can stop, whose number of reads is limited, and parts of which are skipped."""
 
-    def __init__(self, data: bytes, check: Callable[[], None]) -> None:
+    def __init__(self, data: bytes, check: Callable[[], None], skipped: Mapping[int, int]) -> None:
+        """`skipped` has the end of each part that is skipped by its start, where a read has to begin."""
         super().__init__(data)
-        self._check = check
+        self._check, self._skipped = check, skipped
         self.reads_left: float = _MOST_READS
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -168,6 +169,8 @@ class _Guarded(io.BytesIO):
         self.reads_left -= 1
         if self.reads_left < 0:
             raise _RefusedError("its header is in thousands of pieces")
+        if (end := self._skipped.get(self.tell())) is not None:
+            self.seek(end)
         return super().read(size)
 
 
@@ -177,7 +180,7 @@ def _open(data: bytes, kind: str, check: Callable[[], None]) -> tuple[Image.Imag
     Also returns a lower bound of its stored pixels, and how often each of them counts: 0 if the picture is decoded row
     by row at its reduced size.
     """
-    stored, times = 0, 1
+    stored, times, skipped = 0, 1, dict[int, int]()
     try:
         if kind in ("HEIC", "AVIF"):
             stored = announced_pixels(data)
@@ -189,10 +192,10 @@ def _open(data: bytes, kind: str, check: Callable[[], None]) -> tuple[Image.Imag
         elif kind == "JPEG":
             times = passes(data)
         elif kind == "PNG":
-            data = without_texts(data)
+            skipped = unneeded_parts(data)
     except ValueError as error:
         raise _RefusedError(str(error)) from error
-    file = _Guarded(data, check)
+    file = _Guarded(data, check, skipped)
     if kind != "HEIC":
         picture = Image.open(file, formats=[kind])
         _drop_profile(picture)

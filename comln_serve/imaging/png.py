@@ -1,18 +1,20 @@
-"""Takes out of a PNG file what would only cost memory (PNG, third edition, 11.3)."""
+"""Finds what would only cost memory in a PNG file (PNG, third edition, 11.3)."""
 
 import zlib
 
 _HEAD, _LENGTH, _CRC = 8, 4, 4  # bytes of the file's signature, of a chunk's length, and of its checksum
-# Chunks that are looked at: as many as there may be with 64 bytes each, and some more.
+# Chunks that are looked at: as many as there may be with 64 bytes each, and some more; and parts to leave out.
 _MOST_CHUNKS, _BYTES_OF_A_CHUNK = 10_000, 64
+_MOST_PARTS = 10_000
 _TEXTS, _PROFILE, _END = (b"tEXt", b"zTXt", b"iTXt"), b"iCCP", b"IEND"
 # Texts that may say how the picture is to be turned (see `orientation`), and characters that one may have.
 _OF_ORIENTATION = (b"XML:com.adobe.xmp\0", b"Raw profile type exif\0")
 _MOST_TEXT = 2**18
 
 
-def without_texts(png: bytes) -> bytes:
-    """The file without its colour profiles and its texts, but for one of each kind that may have the orientation.
+def unneeded_parts(png: bytes) -> dict[int, int]:
+    """Start and end of each part of the file that is to be skipped: its colour profiles and its texts, but for one of
+    each kind that may have the orientation.
 
     Pillow keeps up to 64 million characters of a file of 65 kB, as each of its texts is compressed, and inflates any
     number of profiles.
@@ -20,20 +22,21 @@ def without_texts(png: bytes) -> bytes:
     Raises:
         ValueError: it is in too many pieces.
     """
-    kept, at, start, wanted = list[bytes](), _HEAD, 0, set[bytes](_OF_ORIENTATION)
+    parts, at, start, wanted = dict[int, int](), _HEAD, 0, set[bytes](_OF_ORIENTATION)
     for _ in range(_MOST_CHUNKS + len(png) // _BYTES_OF_A_CHUNK):
         kind = png[at + _LENGTH : at + _LENGTH + 4]
         if len(kind) < 4 or kind == _END:  # Pillow reads no further either; some files are padded behind it
-            break
+            return parts
         end = at + _LENGTH + 4 + int.from_bytes(png[at : at + _LENGTH]) + _CRC
         body = slice(at + _LENGTH + 4, end - _CRC)
         if kind == _PROFILE or (kind in _TEXTS and not _has_orientation(png[body], kind, wanted)):
-            kept.append(png[start:at])
-            start = end
+            if parts.get(start) != at:
+                start = at
+            parts[start] = end
+            if len(parts) > _MOST_PARTS:
+                break
         at = end
-    else:
-        raise ValueError("it is in thousands of pieces")
-    return b"".join([*kept, png[start:]]) if kept else png
+    raise ValueError("it is in thousands of pieces")
 
 
 def _has_orientation(text: bytes, kind: bytes, wanted: set[bytes]) -> bool:
