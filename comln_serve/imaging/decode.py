@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from PIL import Image, JpegImagePlugin
+from PIL.GifImagePlugin import GifImageFile
 
 from comln_serve.imaging.boxes import announced_pixels
 from comln_serve.imaging.colours import UNSUPPORTED, to_rgb
@@ -174,6 +175,20 @@ class _Guarded(io.BytesIO):
         return super().read(size)
 
 
+class _FirstFrame(GifImageFile):
+    """The first frame of a GIF. What is to be done with it before a second one is ignored: Pillow makes a picture for
+    that when it opens the file, a byte a pixel, and a large image would wait with it.
+    """
+
+    @property
+    def disposal_method(self) -> int:
+        return 0
+
+    @disposal_method.setter
+    def disposal_method(self, value: int) -> None:
+        pass
+
+
 def _open(data: bytes, kind: str, check: Callable[[], None]) -> tuple[Image.Image, int, int]:
     """Open the picture without decoding it.
 
@@ -197,7 +212,7 @@ def _open(data: bytes, kind: str, check: Callable[[], None]) -> tuple[Image.Imag
         raise _RefusedError(str(error)) from error
     file = _Guarded(data, check, skipped)
     if kind != "HEIC":
-        picture = Image.open(file, formats=[kind])
+        picture = _FirstFrame(file) if kind == "GIF" else Image.open(file, formats=[kind])
         _drop_profile(picture)
         if kind == "BMP" and picture.info["compression"] in _RUNS:
             if picture.width * picture.height > _MOST_IN_RUNS:
@@ -208,9 +223,9 @@ def _open(data: bytes, kind: str, check: Callable[[], None]) -> tuple[Image.Imag
         return picture, stored, times
     # Imported here, as many servers never receive HEIC. The class is used directly, as registering
     # it would change what Pillow opens in the whole process.
-    from pillow_heif import HeifImageFile  # noqa: PLC0415
+    from comln_serve.imaging.heic import PrimaryPicture  # noqa: PLC0415
 
-    return HeifImageFile(file), stored, times
+    return PrimaryPicture(file), stored, times
 
 
 def _decoded_pixels(image: Image.Image, kind: str, stored: int, times: int) -> int:

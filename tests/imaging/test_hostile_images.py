@@ -7,6 +7,7 @@ import tracemalloc
 import zlib
 
 import numpy as np
+import pillow_heif
 import pytest
 from PIL import Image
 
@@ -26,6 +27,7 @@ from tests.support.hostile_files import (
     png_of_chunks,
 )
 from tests.support.image_files import box, encode, png_chunk, tiff, tiff_of, with_size, with_text
+from tests.support.processes import forget_the_highest, memory
 
 LIMIT = 20_000
 SIDE = 200  # squared over the limit
@@ -374,3 +376,29 @@ def test_a_waiting_jpeg_keeps_no_copy_of_its_colour_profile() -> None:
     tracemalloc.stop()
     assert kept < 1_000_000
     assert file.decode().size == (200, 200)
+
+
+def test_a_waiting_gif_keeps_no_picture_for_a_second_frame() -> None:
+    frame = struct.pack("<HHHH", 0, 0, 8000, 8000) + b"\0\2\0"
+    data = b"GIF89a" + struct.pack("<HH", 8000, 8000) + bytes(3) + b"!\xf9\4\x08\0\0\0\0," + frame + b";"
+    before = forget_the_highest("self")
+    file = open_image(data)
+    assert file.pixels == 64_000_000
+    assert memory("self", "VmHWM") - before < 20_000_000
+
+
+def test_a_waiting_heic_keeps_no_metadata_of_its_other_pictures() -> None:
+    pictures = pillow_heif.HeifFile()
+    for _ in range(10):
+        picture = plain()
+        picture.info["xmp"] = bytes(300_000)
+        pictures.add_from_pillow(picture)
+    buffer = io.BytesIO()
+    pictures.save(buffer)
+    data = buffer.getvalue()
+    tracemalloc.start()
+    file = open_image(data)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1_000_000
+    assert file.decode().size == (SIDE, SIDE)

@@ -192,6 +192,7 @@ def test_opening_heic_leaves_what_pillow_opens_alone() -> None:
 
 def test_heic_without_its_library_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encode(noise(), "HEIC")
+    monkeypatch.delitem(sys.modules, "comln_serve.imaging.heic", raising=False)
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     error = fails(data)
     others = [name for name in FORMATS if name != "HEIC"]
