@@ -1,5 +1,6 @@
 """Formats log records as lines: JSON for machines, text for people."""
 
+import ctypes
 import json
 import logging
 import sys
@@ -40,8 +41,19 @@ def configure_logs(level: str, log_format: LogFormat) -> None:
     # fill the log.
     logging.getLogger("PIL").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", module=r"PIL\.")
+    _silence_libtiff()
     for name in _OWN:
         logging.getLogger(name).setLevel(level.upper())
+
+
+def _silence_libtiff() -> None:
+    """Let libtiff write nothing to standard error: one damaged file made it write 64 kB. Pillow raises its errors."""
+    from PIL import Image  # noqa: PLC0415 - takes 30 ms, and not all who import this module read images
+
+    # Looked up in the libraries that Pillow's own is linked to; where libtiff is a part of that, it may not be found.
+    set_handler = getattr(ctypes.CDLL(Image.core.__file__), "TIFFSetErrorHandler", None)
+    if set_handler is not None:
+        set_handler(None)
 
 
 def log_worker(worker: int | str) -> None:

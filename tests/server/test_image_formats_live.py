@@ -20,7 +20,7 @@ COLOURS = {"red": (220, 30, 30), "green": (30, 220, 30), "blue": (30, 30, 220)}
 
 
 def test_phone_photos_and_scans_in_one_request(models_dir: Path, tmp_path: Path) -> None:
-    """And what Pillow warns of, a file with damaged tags for example, does not fill the log."""
+    """And what Pillow and libtiff say of damaged files does not fill the log."""
     fmts = ("HEIC", "AVIF", "TIFF")
     support = [(image_bytes(colour, (50, 38), fmt), label) for label, colour in COLOURS.items() for fmt in fmts]
     queries = [image_bytes(colour, (64, 40), fmt, seed=5) for colour, fmt in zip(COLOURS.values(), fmts, strict=True)]
@@ -29,13 +29,16 @@ def test_phone_photos_and_scans_in_one_request(models_dir: Path, tmp_path: Path)
     damaged = bytearray(tiff({**page, 700: (7, bytes(5000))}, bytes(16)))
     cut = bytes(damaged[:-4000])
     too_many = tiff_of(np.zeros((4, 4), np.uint8), t277=70_000)
+    lines = np.random.default_rng(0).integers(0, 2, (50, 50)).astype(bool)
+    fax = encode(Image.fromarray(lines), "TIFF", compression="group4")
+    broken = fax[:12] + bytes(byte ^ 255 for byte in fax[12:32]) + fax[32:]
     with live_server(models_dir, tmp_path, "--default-model", "tiny") as server:
         made = http.post(f"{server.url}/adapt", **adapt_form(support, name="known"))
         assert made.status_code == 201, made.text
         found = http.post(f"{server.url}/predict", **predict_form(*queries, *same)).json()
         labels = [prediction["label"] for prediction in found["predictions"]]
         assert labels == list(COLOURS) * 2
-        for file in (cut, too_many, *(encode(Image.new("L", (9, 9)), "TIFF")[:n] for n in (90, 99))):
+        for file in (cut, too_many, broken, *(encode(Image.new("L", (9, 9)), "TIFF")[:n] for n in (90, 99))):
             answer = http.post(f"{server.url}/predict", **predict_form(file))
             assert answer.status_code in (200, 422)
         loggers = {json.loads(line)["logger"] for line in server.log.read_text().splitlines()}
