@@ -71,7 +71,9 @@ class Authentication:
         self._required = settings.require_keys
         self._per_minute = settings.requests_per_minute
         self._keys, self._ring = keys, KeyRing(keys.find)
-        self._limiter = RateLimiter(None if folder is None else folder / "rate_limits.sqlite")
+        self._limiter = None
+        if self._required:
+            self._limiter = RateLimiter(None if folder is None else folder / "rate_limits.sqlite")
         self._threads = CapacityLimiter(_THREADS)
 
     async def __call__(self, request: Request) -> None:
@@ -91,15 +93,16 @@ class Authentication:
         key = await self._authenticate(request)
         current_record().key = key.id
         limit = key.requests_per_minute or self._per_minute
-        if limit is not None:
-            self._take(key, limit)
+        if limit is not None and self._limiter is not None:
+            _take(self._limiter, key, limit)
         if not key.allows(any_of):
             raise _forbidden(key, any_of)
         request.state.tenant, request.state.requests_per_minute = key.tenant, limit
 
     def close(self) -> None:
         """Close what counts the requests of keys. No request may follow."""
-        self._limiter.close()
+        if self._limiter is not None:
+            self._limiter.close()
 
     async def _authenticate(self, request: Request) -> ApiKey:
         given = request.headers.getlist("authorization")
@@ -120,16 +123,17 @@ class Authentication:
         self._keys.note_use(key.id)
         return key
 
-    def _take(self, key: ApiKey, limit: int) -> None:
-        wait = self._limiter.take(key.id, limit)
-        if wait:
-            seconds = math.ceil(wait)
-            raise ServiceError(
-                ErrorCode.RATE_LIMITED,
-                f"This API key has used its {limit} requests of this minute. Try again in {seconds} s.",
-                limit=limit,
-                retry_after_seconds=seconds,
-            )
+
+def _take(limiter: RateLimiter, key: ApiKey, limit: int) -> None:
+    wait = limiter.take(key.id, limit)
+    if wait:
+        seconds = math.ceil(wait)
+        raise ServiceError(
+            ErrorCode.RATE_LIMITED,
+            f"This API key has used its {limit} requests of this minute. Try again in {seconds} s.",
+            limit=limit,
+            retry_after_seconds=seconds,
+        )
 
 
 def _unauthorized() -> ServiceError:

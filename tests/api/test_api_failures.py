@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
+from comln_serve.api import errors
 from comln_serve.api.app import create_app
 from comln_serve.api.receive.intake import Intake
 from comln_serve.counts import Count, SharedCounts
@@ -153,6 +154,22 @@ def test_a_method_that_a_route_lacks_is_405(service: TestClient, method: str, pa
     answer = service.request(method, path)
     check_error(answer, ErrorCode.METHOD_NOT_ALLOWED)
     assert set(answer.headers["allow"].split(", ")) == allowed | ({"HEAD"} if "GET" in allowed else set())
+
+
+def test_refused_clients_wait_for_the_answer(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever they do about Retry-After. Other errors are answered at once."""
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    client = serve(max_pending_requests=1)
+    monkeypatch.setattr(errors, "sleep", sleep)
+    with client.app.state.requests.admit(1):  # type: ignore[attr-defined]
+        check_error(client.post("/predict", **predict_form(RED)), ErrorCode.OVERLOADED)
+        check_error(client.get("/classifiers/unknown"), ErrorCode.CLASSIFIER_NOT_FOUND)
+    assert len(waited) == 1
+    assert 0.1 < waited[0] < 1.0, "less than Retry-After says"
 
 
 @pytest.mark.parametrize("counted", ["requests", "images"])

@@ -31,7 +31,7 @@ def test_a_graph_that_goes_round_in_a_circle_is_refused(
     ("flags", "said"),
     [
         (("--mean", "0.5", "0.5", "0.5"), "unrecognized arguments: 0.5 0.5; the numbers of one option are separated"),
-        (("--mean", "-0.5,0,0"), "expected one argument; to give a negative value, write --mean=-VALUE"),
+        (("--mean", "-x,0,0"), "expected one argument; to give a negative value, write --mean=-VALUE"),
         (("--nothing",), "unrecognized arguments: --nothing\n"),
     ],
 )
