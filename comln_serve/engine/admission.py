@@ -28,7 +28,8 @@ def waited_too_long(seconds: float, what: str) -> ServiceError:
 
 
 _KEPT = 8  # an eighth of the limit is kept for small requests,
-_SMALL = 64  # of at most a 64th of it
+_SMALL = 64  # each of at most a 64th of it,
+_SMALL_TENANT = 32  # or of tenants that have at most a 32nd of it, with all their requests
 
 _NAMES = {
     Count.IMAGES: "images (each view of a support image is one)",
@@ -42,7 +43,7 @@ class Admission:
     Work on images is limited by images, not requests: one request of a hundred images counts as
     much as a hundred of one. So that a few large requests keep no small ones out, the last eighth of
     the limit is only for requests of at most a 64th of it. With `by_tenant` it is only for tenants
-    that have at most a 64th of it, with all their requests: no tenant keeps others out. Each process counts what a
+    that have at most a 32nd of it, with all their requests: no tenant keeps others out. Each process counts what a
     tenant has in it; where there are more than four, that must be less.
 
     Attributes:
@@ -61,7 +62,7 @@ class Admission:
             by_tenant: whether tenants are told apart.
         """
         self._limit, self._unit, self._shared, self._by_tenant = limit, unit, shared, by_tenant
-        kept, small = limit // _KEPT, limit // _SMALL
+        kept, small = limit // _KEPT, limit // (_SMALL_TENANT if by_tenant else _SMALL)
         if by_tenant:
             kept = max(1, kept)  # of few places one
             # Each process counts its own: a tenant can have at most half of what is kept in all of them.

@@ -172,7 +172,7 @@ def test_no_tenant_takes_the_room_of_others() -> None:
     for _ in range(112):
         admission.take(1, tenant="many")
     assert fails(ErrorCode.OVERLOADED, lambda: admission.take(1, tenant="many")).detail["limit"] == 112
-    with admission.admit(tenant="few"), admission.admit(tenant="few"):
+    with admission.admit(4, tenant="few"):
         fails(ErrorCode.OVERLOADED, lambda: admission.take(1, tenant="few"))
     for _ in range(112):
         admission.give_back(1, tenant="many")
