@@ -44,7 +44,7 @@ class Admission:
     much as a hundred of one. So that a few large requests keep no small ones out, the last eighth of
     the limit is only for requests of at most a 64th of it. With `by_tenant` it is only for tenants
     that have at most a 32nd of it, with all their requests: no tenant keeps others out. Each process counts what a
-    tenant has in it; where there are more than four, that must be less.
+    tenant has in it; where there are more than two, that must be less.
 
     Attributes:
         pending: units that this process holds.

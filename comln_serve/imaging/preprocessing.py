@@ -46,7 +46,7 @@ class Preprocessing(BaseModel):
 
     image_size: int = Field(ge=LEAST_SIDE, le=MOST_SIDE)
     resize: Literal["crop", "pad", "stretch"] = "crop"
-    # These are left out at their defaults: bundles up to version 4 and 5 lack them, and keep their hashes.
+    # The next two are left out at their defaults: older bundles lack them, and keep their hashes.
     crop_fraction: Annotated[Share, Field(exclude_if=lambda share: share == 1.0)] = 1.0
     support_views: Annotated[tuple[Share, ...], Field(max_length=7, exclude_if=lambda shares: not shares)] = ()
     interpolation: Literal["bilinear", "bicubic", "lanczos"] = "bilinear"
