@@ -2,7 +2,7 @@
 
     python -m benchmarks.openvino BUNDLE --data DIR --data DIR --split all [--kind image_folder]
 
-Both embed the same images, as the server embeds them on a CPU: in batches of eight, one on each core, here on one. The
+Both embed the same images, as the server embeds them on a CPU: in batches of four, one on each core, here on one. The
 accuracies are of the same episodes. Prints tables in Markdown.
 """
 
@@ -26,7 +26,7 @@ from training.evaluation.tasks import parse_task
 from training.results.tables import markdown
 from training.runs.hardware import processor
 
-_BATCH = 8
+_BATCH = 4
 
 
 def milliseconds(backbones: dict[str, OnnxBackbone], data: ImageSet, rounds: int) -> dict[str, float]:

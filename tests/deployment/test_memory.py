@@ -24,7 +24,7 @@ PARTS = {
     "--max-json-bytes": 6 * DEFAULTS["max_json_bytes"],  # of four bytes a character
     "--max-image-pixels": 16 * DEFAULTS["max_image_pixels"],
     "--decode-threads": 8 * 8 * SMALL,
-    "--inference-threads": 8 * 60_000_000,
+    "--inference-threads": 8 * 35_000_000,
     "--classifier-cache-bytes": DEFAULTS["classifier_cache_bytes"],
     "--max-examples": _MOST_SOLVES * 0.6 * GIB,
     "--max-pending-images": 3 * 224**2 * DEFAULTS["max_pending_images"],

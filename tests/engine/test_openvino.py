@@ -37,7 +37,7 @@ def test_openvino_computes_the_embeddings_of_onnx_runtime(name: str) -> None:
     backbone, usual = OnnxBackbone(bundle, "openvino", threads=2), OnnxBackbone(bundle, "cpu", threads=2)
     backbone.warm()
     assert (backbone.provider, backbone.on_gpu) == ("openvino", False)
-    assert backbone.max_batch_size == usual.max_batch_size == 8
+    assert backbone.max_batch_size == usual.max_batch_size > 1
     images = images_of(bundle, 11)
     found, wanted = backbone.embed(images), usual.embed(images)
     cosines = (found * wanted).sum(axis=1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wanted, axis=1)
@@ -87,7 +87,7 @@ def test_an_image_gets_one_core_where_all_of_them_round_otherwise(
     assert not np.array_equal(backbone.embed(images), backbone.embed(images, alone=False))
     backbone.warm()
     np.testing.assert_array_equal(backbone.embed(images), backbone.embed(images, alone=False))
-    assert backbone.max_batch_size == 8
+    assert backbone.max_batch_size > 1
 
 
 def test_no_images_are_kept(models_dir: Path) -> None:
