@@ -60,11 +60,10 @@ def over_seeds(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def rows(found: Mapping[str, Sequence[Result]], data: str, ways: int, shots: int) -> list[list[str]]:
-    """A table's rows: all algorithms, then the cited ones."""
+    """A table's rows: the algorithms that were run, then the cited ones."""
     table: list[list[str]] = []
     for name in RIVALS:
         if name not in found:
-            table.append([name, NOT_RUN, *[""] * 7])
             continue
         runs = found[name]
         final = [run.final for run in runs]
@@ -102,13 +101,13 @@ def verdict(found: Mapping[str, Sequence[Result]]) -> str:
         far = abs(other.mean - ours.mean) > float(np.hypot(other.interval, ours.interval))
         place = "level" if not far else "ahead" if other.mean > ours.mean else "behind"
         places[place].append(f"{name} ({100 * (other.mean - ours.mean):+.1f})")
-    return "\n".join(
-        [
-            f"- Ahead of {OURS} by more than the interval of the difference: {', '.join(places['ahead']) or 'none'}.",
-            f"- Level with it: {', '.join(places['level']) or 'none'}.",
-            f"- Behind it: {', '.join(places['behind']) or 'none'}.",
-        ]
-    )
+    lines = [
+        f"- Ahead of {OURS} by more than the interval of the difference: {', '.join(places['ahead']) or 'none'}.",
+        f"- Level with it: {', '.join(places['level']) or 'none'}.",
+        f"- Behind it: {', '.join(places['behind']) or 'none'}.",
+    ]
+    left_out = [name for name in RIVALS if name not in found]
+    return "\n".join([*lines, f"- Not run: {'; '.join(left_out)}."] if left_out else lines)
 
 
 def section(key: Group, found: Mapping[str, Sequence[Result]]) -> str:
