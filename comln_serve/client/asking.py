@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 import httpx2
 
-from comln_serve.client.errors import ComlnError, NoAnswerError, NotFoundError
+from comln_serve.client.errors import ComlnError, InputError, NoAnswerError, NotFoundError
 from comln_serve.client.request import Request
 from comln_serve.client.results import Limits, Rejected, Rejections
 from comln_serve.client.runtime import Runtime
@@ -67,9 +67,12 @@ async def ask(session: Session, request: Request, *, seconds: float | None = Non
         seconds: no attempt begins later than this after the first; default: the session's `retry_seconds`.
 
     Raises:
+        InputError: the client was closed.
         ComlnError: the answer is no success.
         NoAnswerError: there is no answer.
     """
+    if session.runtime.http.is_closed:
+        raise InputError("this client was closed, by close() or the end of its `with` block; make another one")
     allowed = session.retry_seconds if seconds is None else seconds
     began, attempt = time.monotonic(), 0
     while True:

@@ -21,9 +21,7 @@ _NOT_KNOWN = "Whether the request that was interrupted has made a classifier is 
 
 
 def path_of(classifier: str | Classifier, *more: str | int) -> str:
-    """The path of a classifier's route. Of a `Classifier` the id is used. Raises InputError for an empty reference, or
-    what is no text.
-    """
+    """The path of a classifier's route. Of a `Classifier` the id is used. Raises InputError for no reference."""
     reference = classifier.id if isinstance(classifier, Classifier) else classifier
     if not isinstance(cast("object", reference), str):
         raise InputError(f"the classifier is {reference!r}; give an id, a name, name@version, or what a call returned")

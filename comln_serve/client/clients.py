@@ -5,7 +5,7 @@ import inspect
 import os
 import ssl
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 import httpx2
 
@@ -15,7 +15,7 @@ from comln_serve.client.arguments import seconds_of, side_of
 from comln_serve.client.asking import Session
 from comln_serve.client.errors import InputError
 from comln_serve.client.images import DEFAULT_MAX_SIDE
-from comln_serve.client.runtime import AsyncRuntime, BlockingRuntime, Runtime, result_of
+from comln_serve.client.runtime import AsyncRuntime, BlockingRuntime, result_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -77,6 +77,11 @@ class _Base(Generic[_Transport]):
         InputError: url, key, timeout, retry_seconds or max_side cannot be used, or a proxy of the environment cannot.
     """
 
+    # The HTTP client, its transport without proxies, and what the calls use it by.
+    _connect: ClassVar[Any]
+    _direct: ClassVar[Any]
+    _runtime: ClassVar[Any]
+
     def __init__(
         self,
         url: str | None = None,
@@ -93,10 +98,10 @@ class _Base(Generic[_Transport]):
         retry_seconds = seconds_of("retry_seconds", retry_seconds, zero=True)
         max_side = side_of(max_side)
         if transport is None and httpx2.URL(address).host in _LOOPBACK:
-            transport = self._direct(verify)  # the environment's proxies cannot reach this machine's own address
+            transport = self._direct(verify=verify)  # the environment's proxies cannot reach this machine's own address
         headers = _headers(key or os.environ.get("COMLN_KEY"), address)
         try:
-            runtime = self._connect(
+            self._http = self._connect(  # opens connections when they are needed
                 base_url=address,
                 headers=headers,
                 timeout=httpx2.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
@@ -108,7 +113,7 @@ class _Base(Generic[_Transport]):
                 f"a proxy that the environment names (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY) cannot be used: {error}"
             ) from error
         self._url = address
-        self._session = Session(runtime, _without_user(address), retry_seconds, max_side)
+        self._session = Session(self._runtime(self._http), _without_user(address), retry_seconds, max_side)
 
     @property
     def url(self) -> str:
@@ -118,17 +123,11 @@ class _Base(Generic[_Transport]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._session.url!r})"  # without key and password: notebooks are shared
 
-    def _connect(self, **options: Any) -> Runtime:
-        """Make the HTTP client, which opens connections when they are needed."""
-        raise NotImplementedError
-
-    def _direct(self, verify: ssl.SSLContext | bool) -> _Transport:
-        """A transport without proxies."""
-        raise NotImplementedError
-
 
 class Client(_Base[httpx2.BaseTransport]):
     """`with Client("http://127.0.0.1:8000") as client: ...` closes the connections at the end; so does `close`."""
+
+    _connect, _direct, _runtime = httpx2.Client, httpx2.HTTPTransport, BlockingRuntime
 
     adapt = _blocking(making.adapt)
     adapt_folder = _blocking(making.adapt_folder)
@@ -168,16 +167,11 @@ class Client(_Base[httpx2.BaseTransport]):
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
-    def _connect(self, **options: Any) -> Runtime:
-        self._http = httpx2.Client(**options)
-        return BlockingRuntime(self._http)
-
-    def _direct(self, verify: ssl.SSLContext | bool) -> httpx2.BaseTransport:
-        return httpx2.HTTPTransport(verify=verify)
-
 
 class AsyncClient(_Base[httpx2.AsyncBaseTransport]):
     """The same calls for asyncio and trio: `async with AsyncClient() as client: await client.predict(...)`."""
+
+    _connect, _direct, _runtime = httpx2.AsyncClient, httpx2.AsyncHTTPTransport, AsyncRuntime
 
     adapt = _awaitable(making.adapt)
     adapt_folder = _awaitable(making.adapt_folder)
@@ -216,13 +210,6 @@ class AsyncClient(_Base[httpx2.AsyncBaseTransport]):
 
     async def __aexit__(self, *_exception: object) -> None:
         await self.close()
-
-    def _connect(self, **options: Any) -> Runtime:
-        self._http = httpx2.AsyncClient(**options)
-        return AsyncRuntime(self._http)
-
-    def _direct(self, verify: ssl.SSLContext | bool) -> httpx2.AsyncBaseTransport:
-        return httpx2.AsyncHTTPTransport(verify=verify)
 
 
 def _checked_url(url: str) -> str:

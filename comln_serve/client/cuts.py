@@ -2,11 +2,12 @@
 
 import sys
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from operator import attrgetter
+from typing import Any, Literal, TypeAlias, get_args
 
 from comln_serve.client.asking import Session, known_limits
 from comln_serve.client.errors import BadImageError, ComlnError, InputError
@@ -14,8 +15,6 @@ from comln_serve.client.folders import in_turns
 from comln_serve.client.images import Prepared, Source, prepare
 from comln_serve.client.results import Limits, Rejected, Rejections, Skipped
 from comln_serve.client.wire import parse
-
-_T = TypeVar("_T")
 
 OnBad: TypeAlias = Literal["skip", "raise"]
 """What an image that cannot be used means: it is left out and reported, or the call fails with BadImageError."""
@@ -147,8 +146,7 @@ class Cuts:
         classes, and all classes of a model that is tied to a number of them.
         """
         if self._left is not None:
-            prepared = [Source(image.name, image.data, image.label) for image in self._waiting]
-            self._rest = deque(in_turns(_by_class([*prepared, *self._rest])))
+            self._rest = deque(in_turns([*self._waiting, *self._rest], attrgetter("label")))
             self._waiting.clear()
 
     @contextmanager
@@ -177,8 +175,8 @@ class Cuts:
             for source, found in zip(batch, ready, strict=True):
                 if isinstance(found, BadImageError):
                     self._skip(found, source.label)
-                elif len(found.data) > limits.max_image_bytes:
-                    reason = f"has {len(found.data)} bytes; the server allows {limits.max_image_bytes}"
+                elif len(found.content) > limits.max_image_bytes:
+                    reason = f"has {len(found.content)} bytes; the server allows {limits.max_image_bytes}"
                     self._skip(BadImageError(found.name, reason, code="image_too_large"), source.label)
                 else:
                     self._waiting.append(found)
@@ -213,7 +211,10 @@ class Cuts:
             return [item for position, item in enumerate(cut) if position not in left_out]
         position = error.detail.get("image")
         if error.code in ("invalid_image", "image_too_large") and isinstance(position, int) and position < len(cut):
-            raise _refused(cut[position], error)
+            # The server counts the images of the request, which the caller never saw.
+            reason = error.message.partition(": ")[2] if error.message.startswith("Image ") else error.message
+            facts = {"code": error.code, "detail": error.detail, "status": error.status, "request_id": error.request_id}
+            raise BadImageError(cut[position].name, reason, **facts)
         return list(cut)
 
     def _skip_all(self, cut: Sequence[Prepared], rejected: Sequence[Rejected]) -> None:
@@ -251,25 +252,10 @@ def _prepare_all(
         return list(threads.map(one, batch))
 
 
-def _by_class(images: Iterable[Source]) -> Iterable[list[Source]]:
-    classes: dict[str | None, list[Source]] = {}
-    for image in images:
-        classes.setdefault(image.label, []).append(image)
-    return classes.values()
-
-
 def _room(limits: Limits) -> int:
     """Most bytes of a cut."""
     return min(_CUT_BYTES, max(limits.max_body_bytes - _BODY_BYTES_BESIDE, limits.max_body_bytes * 3 // 4))
 
 
 def _size(image: Prepared) -> int:
-    return len(image.data) + _BYTES_BESIDE
-
-
-def _refused(image: Prepared, error: ComlnError) -> BadImageError:
-    # The server counts the images of the request, which the caller never saw.
-    reason = error.message.partition(": ")[2] if error.message.startswith("Image ") else error.message
-    return BadImageError(
-        image.name, reason, code=error.code, detail=error.detail, status=error.status, request_id=error.request_id
-    )
+    return len(image.content) + _BYTES_BESIDE

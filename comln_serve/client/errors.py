@@ -1,6 +1,6 @@
 """Errors of the client."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -30,16 +30,6 @@ class ComlnError(Exception):
         self.detail: Mapping[str, Any] = detail or {}
         self.status = status
         self.request_id = request_id
-
-    def facts(self) -> dict[str, Any]:
-        """The attributes as JSON values."""
-        return {
-            "code": self.code,
-            "message": self.message,
-            "detail": dict(self.detail),
-            "status": self.status,
-            "request_id": self.request_id,
-        }
 
 
 class InputError(ComlnError, ValueError):
@@ -107,3 +97,9 @@ class IncompleteError(ComlnError):
             message, code=cause.code, detail=cause.detail, status=cause.status, request_id=cause.request_id
         )
         self.done, self.total, self.leftover, self.result = done, total, leftover, result
+
+
+def listed(texts: Sequence[str], most: int) -> str:
+    """Texts for a message: the first ones, and how many more there are."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from unicodedata import normalize
 
-from comln_serve.client.errors import InputError
+from comln_serve.client.errors import InputError, listed
 from comln_serve.client.images import Source
 from comln_serve.client.results import ClassCount, Classifier, Predictions, Skipped, interval_of
 
@@ -150,13 +150,12 @@ def as_classes(labels: Mapping[str, str], classes: Sequence[str], *, unknown: bo
     own = class_of(labels.values(), classes)
     others = [label for label, known in own.items() if known is None]
     if others and not (unknown and len(others) < len(own)):
-        shown = ", ".join(map(repr, others[:5])) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
         have = ", ".join(map(repr, classes[:20])) + (", ..." if len(classes) > 20 else "")
         if unknown:
             have += "; some images must be of these"
         else:
             remedy += ", or ask which images are unknown (unknown=True, or --unknown): some may be of others then"
-        raise InputError(f"the classifier has no class {shown}; it has {have}. {remedy}")
+        raise InputError(f"the classifier has no class {listed([*map(repr, others)], 5)}; it has {have}. {remedy}")
     return {image: own[label] or label for image, label in labels.items()}
 
 

@@ -1,8 +1,9 @@
 """Finds the images of a folder, and the classes of a folder of class folders."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
+from operator import itemgetter
 from os import PathLike
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -71,7 +72,7 @@ def read_class_folders(
         raise InputError(f"{root}: there is no folder of images in it; expected {root}/<class>/<image>{hint}")
     reason = f"is beside the class folders, in none of them; expected {root}/<class>/<image>"
     skipped += [Skipped(image=name_of(path), reason=reason) for path in loose]
-    pairs = in_turns([(path, label) for path in paths] for label, paths in classes.items())
+    pairs = in_turns(((path, label) for label, paths in classes.items() for path in paths), itemgetter(1))
     return [path for path, _ in pairs], [label for _, label in pairs], tuple(skipped)
 
 
@@ -99,11 +100,14 @@ def existing_folder(folder: Folder) -> Path:
     raise InputError(f"{root}: is a file, not a folder; unpack an archive, and give the folder that was in it")
 
 
-def in_turns(groups: Iterable[Sequence[_T]]) -> list[_T]:
-    """The first of every group, then the second of every group, and so on: the first n are of as many groups as
+def in_turns(items: Iterable[_T], class_of: Callable[[_T], object]) -> list[_T]:
+    """The first item of every class, then the second of every class, and so on: the first n are of as many classes as
     possible.
     """
-    return [one for row in zip_longest(*groups) for one in row if one is not None]
+    classes: dict[object, list[_T]] = {}
+    for item in items:
+        classes.setdefault(class_of(item), []).append(item)
+    return [item for row in zip_longest(*classes.values()) for item in row if item is not None]
 
 
 def _others(files: list[Path]) -> list[Skipped]:

@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
@@ -42,20 +42,10 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Named:
-    """The bytes of an image file that has no path, and what to call it."""
+class Prepared(Source):
+    """An image of a call as a file that is ready to be sent."""
 
-    name: str
-    data: bytes
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """An image file, ready to be sent."""
-
-    name: str
-    label: str | None
-    data: bytes
+    content: bytes
 
 
 def sources(images: Sequence[ImageSource], labels: Sequence[str] | None = None) -> list[Source]:
@@ -66,15 +56,18 @@ def sources(images: Sequence[ImageSource], labels: Sequence[str] | None = None) 
     """
     one_or_dict = isinstance(images, str | bytes | bytearray | dict | os.PathLike | Image.Image)
     if one_or_dict or not hasattr(images, "__iter__"):
-        raise InputError(f"images is {_kind(images)}; give a list of images, with one label each where they have some")
+        kind = type(images).__name__
+        raise InputError(f"images is a {kind}; give a list of images, with one label each where they have some")
     shape = tuple(getattr(images, "shape", ()))
     if len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4)):  # a picture: its rows are no images
         raise InputError(f"images has the shape {shape}, as of a single image; give a list of images, [image]")
-    given = list(images)
+    given = [
+        item if isinstance(item, Source) else Source(_name(item, number), item) for number, item in enumerate(images, 1)
+    ]
     if not given:
         raise InputError("images is empty; give at least one image")
     if labels is None:
-        return [Source(_name(item, number), item) for number, item in enumerate(given, 1)]
+        return given
     if isinstance(labels, str):
         raise InputError("labels is a single text; give a list with one label for each image")
     texts = list(labels)
@@ -88,7 +81,7 @@ def sources(images: Sequence[ImageSource], labels: Sequence[str] | None = None) 
         except UnicodeEncodeError:
             remedy = "rename the class, or its folder"
             raise InputError(f"label {number} is {text!r}, which is not valid Unicode; {remedy}") from None
-    return [Source(_name(item, n), item, text) for n, (item, text) in enumerate(zip(given, texts, strict=True), 1)]
+    return [replace(item, label=text) for item, text in zip(given, texts, strict=True)]
 
 
 def name_of(path: str | bytes | os.PathLike[Any]) -> str:
@@ -104,6 +97,7 @@ def prepare(source: Source, max_side: int | None, formats: Collection[str]) -> P
     the server does not read are sent as PNG.
 
     Args:
+        source: returned as it is if it is prepared.
         max_side: in pixels; None: never shrink.
         formats: that the server reads, by its names.
 
@@ -111,6 +105,8 @@ def prepare(source: Source, max_side: int | None, formats: Collection[str]) -> P
         BadImageError: it cannot be read, or is no image.
         InputError: it is of none of the types that can be sent.
     """
+    if isinstance(source, Prepared):
+        return source
     content = source.content
     # NumPy's texts and bytes have the interface, too.
     if hasattr(content, "__array_interface__") and not isinstance(content, str | bytes | Image.Image):
@@ -119,24 +115,16 @@ def prepare(source: Source, max_side: int | None, formats: Collection[str]) -> P
         data = _picture(source.name, content, max_side)
     else:
         data = _file(source.name, _read(source.name, content), max_side, formats)
-    return Prepared(source.name, source.label, data)
+    return Prepared(source.name, data, source.label)
 
 
 def _name(item: ImageSource, number: int) -> str:
     if isinstance(item, str) and item.startswith("data:"):
         return f"image {number}"  # a data URL has no name, and is long
-    if isinstance(item, Named):
-        return item.name
     return name_of(item) if isinstance(item, str | os.PathLike) else f"image {number}"
 
 
-def _kind(value: object) -> str:
-    return f"a {type(value).__name__}"
-
-
 def _read(name: str, content: ImageSource) -> bytes:
-    if isinstance(content, Named):
-        return content.data
     if isinstance(content, bytes | bytearray):
         return bytes(content)
     if isinstance(content, str) and content.startswith(("data:", "http://", "https://")):
@@ -151,8 +139,8 @@ def _read(name: str, content: ImageSource) -> bytes:
     data = read() if callable(read) else None
     if not isinstance(data, bytes):
         raise InputError(
-            f"{name} is {_kind(content)}; an image is a path, bytes, a file opened in binary mode, a Pillow image or "
-            "a NumPy array (uint8, height x width x 3)"
+            f"{name} is a {type(content).__name__}; an image is a path, bytes, a file opened in binary mode, "
+            "a Pillow image or a NumPy array (uint8, height x width x 3)"
         )
     return data
 

@@ -12,7 +12,7 @@ from comln_serve.client.arguments import metadata_of, texts_by
 from comln_serve.client.asking import Session, ask_for
 from comln_serve.client.chain import Chain, path_of
 from comln_serve.client.cuts import Cuts, OnBad
-from comln_serve.client.errors import InputError, NotFoundError
+from comln_serve.client.errors import InputError, NotFoundError, listed
 from comln_serve.client.folders import Folder, read_class_folders
 from comln_serve.client.images import ImageSource, Prepared, sources
 from comln_serve.client.request import Request
@@ -186,9 +186,9 @@ async def _check_numbers(session: Session, classifier: str | Classifier, numbers
     there = {example.number for example in found.examples}
     missing = [int(number) for number in numbers if number not in there]
     if missing:
-        shown = ", ".join(map(str, missing[:20])) + (f" and {len(missing) - 20} more" if len(missing) > 20 else "")
+        numbered = f"example{'s' * (len(missing) > 1)} {listed([*map(str, missing)], 20)}"
         raise NotFoundError(
-            f"Classifier {found.classifier!r} has no example{'s' * (len(missing) > 1)} {shown}; nothing was removed.",
+            f"Classifier {found.classifier!r} has no {numbered}; nothing was removed.",
             code="example_not_found",
             detail={"received": missing},
             status=404,
@@ -348,7 +348,7 @@ async def _upload(
                 "promote": bool(promote and alone),
                 "partial": cuts.partial,
             },
-            images=[item.data for item in cut],
+            images=[item.content for item in cut],
             headers={"Idempotency-Key": uuid.uuid4().hex},
         )
         rejected = await chain.ask(request)

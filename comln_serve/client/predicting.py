@@ -155,10 +155,10 @@ async def _predict(
                 "classifier": by,
                 "top_k": str(top_k),
                 "unknown": bool(unknown),
-                **({"examples": True} if examples else {}),
+                "examples": examples,
                 "partial": cuts.partial,
             },
-            images=[item.data for item in cut],
+            images=[item.content for item in cut],
         )
         answer, rejected = await ask_partially(session, PredictAnswer, request)
         _check_revision(answer, answers[0].revision if answers else revision)

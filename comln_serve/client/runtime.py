@@ -7,13 +7,12 @@ never suspend, so that `result_of` has their result without an event loop.
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, TypeVar, TypeVarTuple
+from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_thread
 import httpx2
 
-from comln_serve.client.errors import InputError
 from comln_serve.client.request import Request
 
 _T = TypeVar("_T")
@@ -22,59 +21,37 @@ _Arguments = TypeVarTuple("_Arguments")
 _CLEANING_SECONDS = 30.0
 
 
-class Runtime(Protocol):
-    """What the calls of a client use to send requests and to wait."""
-
-    async def send(self, request: Request) -> httpx2.Response:
-        """The answer to a request, of any status.
-
-        Raises:
-            httpx2.TransportError: there is no answer.
-            InputError: the client was closed.
-        """
-        ...
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-
-    async def call(self, function: Callable[[*_Arguments], _T], *arguments: *_Arguments) -> _T:
-        """Call what blocks."""
-        ...
-
-    def cleaning(self) -> AbstractContextManager[object]:
-        """The block cleans up after the call was cancelled: that must not be cancelled as well, nor take long."""
-        ...
-
-
 class BlockingRuntime:
     """The runtime of `Client`."""
 
     def __init__(self, http: httpx2.Client) -> None:
-        self._http = http
+        self.http = http
 
     async def send(self, request: Request) -> httpx2.Response:
-        _check_open(self._http)
-        return self._http.request(**request.arguments())
+        """The answer to a request, of any status. Raises httpx2.TransportError if there is none."""
+        return self.http.request(**request.arguments())
 
     async def sleep(self, seconds: float) -> None:
+        """Wait."""
         time.sleep(seconds)  # noqa: ASYNC251 - no event loop runs it
 
     async def call(self, function: Callable[[*_Arguments], _T], *arguments: *_Arguments) -> _T:
+        """Call what blocks."""
         return function(*arguments)
 
     def cleaning(self) -> AbstractContextManager[object]:
+        """The block cleans up after the call was cancelled: that must not be cancelled as well, nor take long."""
         return nullcontext()
 
 
 class AsyncRuntime:
-    """The runtime of `AsyncClient`, on asyncio and trio."""
+    """The runtime of `AsyncClient`, on asyncio and trio: the same methods."""
 
     def __init__(self, http: httpx2.AsyncClient) -> None:
-        self._http = http
+        self.http = http
 
     async def send(self, request: Request) -> httpx2.Response:
-        _check_open(self._http)
-        return await self._http.request(**request.arguments())
+        return await self.http.request(**request.arguments())
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)
@@ -86,6 +63,9 @@ class AsyncRuntime:
         return anyio.move_on_after(_CLEANING_SECONDS, shield=True)
 
 
+Runtime: TypeAlias = BlockingRuntime | AsyncRuntime
+
+
 def result_of(call: Coroutine[Any, Any, _T]) -> _T:
     """The result of a call on `BlockingRuntime`."""
     try:
@@ -94,8 +74,3 @@ def result_of(call: Coroutine[Any, Any, _T]) -> _T:
         result: _T = end.value
         return result
     raise RuntimeError("a call of the client that blocks was suspended")
-
-
-def _check_open(http: httpx2.Client | httpx2.AsyncClient) -> None:
-    if http.is_closed:
-        raise InputError("this client was closed, by close() or the end of its `with` block; make another one")

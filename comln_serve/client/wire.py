@@ -29,25 +29,24 @@ def _of_object(value: object) -> Any:
 
 
 def _parse(kind: Any, value: Any, where: str) -> Any:
-    if get_origin(kind) is not None:
-        return _parse_generic(kind, value, where)
-    if dataclasses.is_dataclass(kind):
-        return _parse_object(cast("type[Any]", kind), value, where)
-    if kind is datetime:
-        return datetime.fromisoformat(_expect(str, value, where))
-    if kind is float and type(value) is int:
-        return float(value)
-    return value if kind is Any else _expect(kind, value, where)
-
-
-def _parse_generic(kind: Any, value: Any, where: str) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is tuple:
         items = enumerate(_expect(list, value, where))
-        return tuple(_parse(inner[0], item, f"{where}.{position}") for position, item in items)
-    if origin is Mapping:
-        return {key: _parse(inner[1], item, f"{where}.{key}") for key, item in _expect(dict, value, where).items()}
-    return _parse_union(inner, value, where)
+        found = tuple(_parse(inner[0], item, f"{where}.{position}") for position, item in items)
+    elif origin is Mapping:
+        items = _expect(dict, value, where).items()
+        found = {key: _parse(inner[1], item, f"{where}.{key}") for key, item in items}
+    elif inner:
+        found = _parse_union(inner, value, where)
+    elif dataclasses.is_dataclass(kind):
+        found = _parse_object(cast("type[Any]", kind), value, where)
+    elif kind is datetime:
+        found = datetime.fromisoformat(_expect(str, value, where))
+    elif kind is float and type(value) is int:
+        found = float(value)
+    else:
+        found = value if kind is Any else _expect(kind, value, where)
+    return found
 
 
 def _parse_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from fastapi.testclient import TestClient
 
 from comln_serve.client import Client
 from comln_serve.client.commands import connection, main
 from tests.client.pictures import class_folder
-from tests.client.wires import Wire, client_on, hurry, wire_to
+from tests.client.wires import Run, Wire, client_on, hurry, wire_to
 from tests.support.engines import Serve
 
 
@@ -52,7 +52,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run(line: Wire, quick: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def run(line: Wire, quick: None, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs `comln`, on the application in this process."""
     monkeypatch.setattr(connection, "Client", functools.partial(Client, transport=line))
     monkeypatch.setenv("COMLN_URL", "http://testserver")

@@ -171,8 +171,6 @@ def test_several_examples_are_removed_by_one_request(comln: Client, line: Wire) 
     assert [item.number for item in comln.examples(changed)] == [3, 4, 5, 6]
     assert not comln.remove_examples("pair", np.array([3, 4]), promote=False).promoted
     assert comln.classifier("pair").id == changed.id
-    with pytest.raises(InputError, match="numbers is 3; give a list"):
-        comln.remove_examples("pair", 3)  # type: ignore[arg-type]
     with pytest.raises(NotFoundError, match=r"no examples 8, 9; nothing was changed"):
         comln.remove_examples("pair", [9, 3, 8])
     assert comln.classifier("pair").id == changed.id

@@ -79,8 +79,6 @@ def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path
         comln.classifier("")
     with pytest.raises(InputError, match="numbers is empty"):
         comln.remove_examples("pair", [])
-    with pytest.raises(InputError, match="horizon is nan"):
-        comln.adapt(*PAIR, horizon=float("nan"))
     wrong: Any = [1]
     for call, said in (
         (lambda: comln.remove_examples("pair", ["a"]), "numbers has 'a'; give the numbers of examples"),  # pyright: ignore[reportArgumentType]

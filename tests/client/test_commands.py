@@ -7,14 +7,13 @@ import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
 import click
 import numpy as np
 import pytest
-from click.testing import Result
 from fastapi.testclient import TestClient
 from PIL import Image
 from safetensors.numpy import load_file
@@ -25,15 +24,13 @@ from comln_serve.client.commands import connection, main
 from comln_serve.client.commands.connection import OnceCommand
 from comln_serve.configuration.settings import Settings
 from tests.client.pictures import COLOURS, class_folder
-from tests.client.wires import printed, wire_to
+from tests.client.wires import Run, printed, wire_to
 from tests.support.image_files import encode, image_bytes
 from tests.support.keyed import keyed, keyed_settings, new_key, store_of
 from tests.support.paths import REPOSITORY
 from tests.support.programs import python
 
 __all__ = ["keyed", "keyed_settings"]  # fixtures
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture

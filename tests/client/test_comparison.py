@@ -1,22 +1,19 @@
 """Two classifiers compared on the same images: which images count, and the sign test; `comln evaluate --against`."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx2
 import pytest
-from click.testing import Result
 from scipy.stats import binomtest
 
 from comln_serve.client import Client, InputError, compare
 from comln_serve.client.evaluation import Evaluation, Judged
 from tests.client.pictures import COLOURS, class_folder
-from tests.client.wires import Wire
+from tests.client.wires import Run, Wire
 from tests.support.image_files import image_bytes
 from tests.support.messages import GREEN, RED
-
-Run = Callable[..., Result]
 
 
 def judged(number: int, *, right: bool | None = True, label: str = "red", example: int | None = None) -> Judged:

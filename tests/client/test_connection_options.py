@@ -1,26 +1,22 @@
 """Options that every command has: how long it waits, and tries again."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from unittest.mock import patch
 
 import click
 import httpx2
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from comln_serve.client.clients import Client
 from comln_serve.client.commands import main
-from comln_serve.client.commands.connection import Output, connected
-from comln_serve.client.commands.hints import command_line
+from comln_serve.client.commands.connection import Output, command_line, connected
 from comln_serve.client.errors import ComlnError
-from tests.client.wires import Wire
+from tests.client.wires import Run, Wire
 
 
 @pytest.mark.parametrize(("seconds", "attempts", "status"), [("0", 1, 1), ("60", 3, 0)])
-def test_how_long_requests_are_repeated(
-    run: Callable[..., Result], line: Wire, seconds: str, attempts: int, status: int
-) -> None:
+def test_how_long_requests_are_repeated(run: Run, line: Wire, seconds: str, attempts: int, status: int) -> None:
     asked: list[str] = []
 
     def full(request: httpx2.Request) -> httpx2.Response | None:
@@ -33,7 +29,7 @@ def test_how_long_requests_are_repeated(
     assert len(asked) == attempts
 
 
-def test_no_time_before_the_first_attempt(run: Callable[..., Result]) -> None:
+def test_no_time_before_the_first_attempt(run: Run) -> None:
     refused = run("models", "ls", "--retry-seconds", "-1")
     assert (refused.exit_code, "-1.0 is not in the range x>=0" in refused.stderr) == (2, True)
 

@@ -1,21 +1,17 @@
 """`comln predict --copy-to`: copies of files in a folder for each class."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
 import httpx2
 import pytest
-from click.testing import Result
 
 from comln_serve.client import Client, InputError, predicting
 from comln_serve.client.commands.copies import Copies, folder_of
 from comln_serve.client.results import Prediction, Predictions
 from tests.client.pictures import class_folder
-from tests.client.wires import Wire
-
-Run = Callable[..., Result]
+from tests.client.wires import Run, Wire
 
 
 def inside(folder: Path) -> list[str]:

@@ -3,18 +3,16 @@
 import json
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, precision_score, recall_score
 
 from comln_serve.client import Client, InputError
 from comln_serve.client.evaluation import evaluation_of
 from comln_serve.client.results import Prediction, Predictions, Skipped
 from tests.client.pictures import COLOURS, class_folder
-from tests.client.wires import Wire
+from tests.client.wires import Run, Wire
 from tests.support.image_files import image_bytes
 from tests.support.messages import GREEN, RED
 
@@ -143,7 +141,7 @@ def test_what_cannot_be_evaluated(comln: Client, line: Wire, shop: str) -> None:
         comln.evaluate([b"none", RED], ["red", "pink"], shop, unknown=True, on_bad="skip")
 
 
-def test_the_command(run: Callable[..., Result], tmp_path: Path, held_out: Path) -> None:
+def test_the_command(run: Run, tmp_path: Path, held_out: Path) -> None:
     def told(*arguments: object) -> tuple[int, str, str]:
         result = run(*arguments)
         return result.exit_code, result.stdout, result.stderr
@@ -200,7 +198,7 @@ def test_images_that_the_classifier_was_adapted_to_are_named(comln: Client, shop
     assert plain.example is None, "not asked for"
 
 
-def test_the_command_compares(run: Callable[..., Result], comln: Client, shop: str, held_out: Path) -> None:
+def test_the_command_compares(run: Run, comln: Client, shop: str, held_out: Path) -> None:
     comln.rename_classes(shop, {"red": "green", "green": "red"}, promote=False)
     result = run("evaluate", held_out, "--classifier", "shop@1", "--against", "shop@2")
     assert (result.exit_code, result.stderr) == (0, "")

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,8 @@ from comln_serve.client.commands.changes import changed
 from comln_serve.client.commands.tables import described
 from comln_serve.client.results import Adapted, ClassCount, HeldOut, Report, Suspect
 from tests.client.pictures import COLOURS, class_folder
-from tests.client.wires import Wire
+from tests.client.wires import Run, Wire
 from tests.support.image_files import encode, image_bytes
-
-Run = Callable[..., Result]
 
 
 def lines_of(result: Result) -> list[str]:

@@ -23,7 +23,7 @@ ORIENTATION = 0x0112
 
 
 def prepared(content: object, max_side: int | None = 32, formats: Sequence[str] = FORMATS) -> bytes:
-    return prepare(Source("it", content), max_side, formats).data
+    return prepare(Source("it", content), max_side, formats).content
 
 
 def opened(data: bytes) -> Image.Image:

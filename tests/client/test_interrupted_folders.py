@@ -66,16 +66,6 @@ def test_what_cannot_be_deleted_is_named(wired: Callable[..., Wire], folder: Pat
         assert (caught.value.done, caught.value.status) == (10, None)
 
 
-def test_ctrl_c_leaves_nothing(wired: Callable[..., Wire], folder: Path) -> None:
-    wire = wired(max_images=5)
-    with client_on(wire) as client:
-        wire.before = ctrl_c("POST", "/examples")
-        with pytest.raises(KeyboardInterrupt):
-            client.adapt_folder(folder, name="shop")
-        wire.calm()
-        assert client.classifiers() == []
-
-
 @pytest.mark.parametrize("there", [True, False], ids=["known name", "new name"])
 @pytest.mark.parametrize(
     ("method", "path", "number", "stays"),

@@ -5,20 +5,19 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from comln_serve.client import Client, asking
 from comln_serve.client.commands import main
 from tests.client.pictures import class_folder
+from tests.client.wires import Run
 from tests.support.live import live_server
 from tests.support.paths import REPOSITORY
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +64,13 @@ def test_one_bad_image_is_not_counted(comln: Run, shop: str, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize("more", [[], ["--json"], ["--csv", "-"]], ids=["text", "json", "csv"])
-def test_a_full_standard_output(url: str, shop: str, photos: Path, more: list[str]) -> None:
-    command = [sys.executable, "-m", "comln_serve.client", "predict", str(photos), "--classifier", shop, *more]
+@pytest.mark.parametrize(
+    "options",
+    [["--classifier", "shop"], ["--classifier", "shop", "--json"], ["--classifier", "shop", "--csv", "-"]],
+    ids=["text", "json", "csv"],
+)
+def test_a_full_standard_output(url: str, shop: str, photos: Path, options: list[str]) -> None:
+    command = [sys.executable, "-m", "comln_serve.client", "predict", str(photos), *options]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [*command, "--url", url], cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True, check=False

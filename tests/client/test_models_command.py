@@ -3,17 +3,15 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
 import pytest
-from click.testing import Result
 from fastapi.testclient import TestClient
 
 from comln_serve.configuration.settings import Settings
 from tests.client.pictures import class_folder
-from tests.client.wires import Wire
+from tests.client.wires import Run, Wire
 from tests.support.bundles import break_backbone, edit_manifest
 
 
@@ -23,7 +21,7 @@ def settings(settings: Settings, models: Path) -> Settings:
     return settings.model_copy(update={"models_dir": models, "default_model": None})
 
 
-def test_models_are_reloaded(run: Callable[..., Result], settings: Settings) -> None:
+def test_models_are_reloaded(run: Run, settings: Settings) -> None:
     assert settings.models_dir is not None
     (settings.models_dir / "tiny-learned").rename(settings.models_dir / "another")
     edit_manifest(settings.models_dir / "tiny", lambda content: content.update(description="Another."))
@@ -40,9 +38,7 @@ def test_models_are_reloaded(run: Callable[..., Result], settings: Settings) -> 
     assert (refused.exit_code, "cannot_reload" in refused.stderr) == (1, True)
 
 
-def test_classifiers_whose_model_is_another_now_are_marked(
-    run: Callable[..., Result], settings: Settings, tmp_path: Path
-) -> None:
+def test_classifiers_whose_model_is_another_now_are_marked(run: Run, settings: Settings, tmp_path: Path) -> None:
     """Before predicting fails, or probabilities mean something else."""
     assert settings.models_dir is not None
     photos = class_folder(tmp_path / "photos")
@@ -71,9 +67,7 @@ def test_classifiers_whose_model_is_another_now_are_marked(
     assert "(model_changed) With this command: comln adapt" in run("predict", photos, "--classifier", "tiny").stderr
 
 
-def test_classifiers_of_another_network_are_marked(
-    run: Callable[..., Result], line: Wire, client: TestClient, tmp_path: Path
-) -> None:
+def test_classifiers_of_another_network_are_marked(run: Run, line: Wire, client: TestClient, tmp_path: Path) -> None:
     """They cannot predict, and adapting again without images cannot help: another head says nothing then."""
     assert run("adapt", class_folder(tmp_path / "photos"), "--name", "shop").exit_code == 0
     stored = client.get("/classifiers/shop").json()
@@ -107,7 +101,7 @@ def test_classifiers_of_another_network_are_marked(
         assert ("comln classifiers adapt" in shown) == (mark == " (earlier head)")
 
 
-def test_an_older_server_says_nothing_of_networks(client: TestClient, run: Callable[..., Result], line: Wire) -> None:
+def test_an_older_server_says_nothing_of_networks(client: TestClient, run: Run, line: Wire) -> None:
     models = client.get("/models").json()
     for model in models["models"]:
         model.pop("embedder_sha256", None)
@@ -121,7 +115,7 @@ def model_of(line: str) -> str:
     return re.split(r" {2,}", line)[-3]
 
 
-def test_a_list_of_no_classifiers_says_so(run: Callable[..., Result]) -> None:
+def test_a_list_of_no_classifiers_says_so(run: Run) -> None:
     result = run("classifiers", "ls", "--name", "shpo", "--model", "tiny")
     assert (result.exit_code, result.stderr) == (0, "there is no classifier with --name shpo, --model tiny\n")
     assert run("classifiers", "ls").stderr == "there is no classifier\n"

@@ -6,17 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
 import pytest
-from click.testing import Result
 
 from comln_serve.client import Client, predicting
-from tests.client.wires import Wire, printed
-
-Run = Callable[..., Result]
+from tests.client.wires import Run, Wire, printed
 
 
 def rows_of(table: Path) -> list[dict[str, str]]:

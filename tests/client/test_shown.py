@@ -39,7 +39,7 @@ def test_an_evaluation_is_one_line(comln: Client, photos: Path, tmp_path: Path) 
 
 def test_columns_are_those_of_a_terminal() -> None:
     """Which gives two to the characters of Chinese, Japanese and Korean, and none to an accent."""
-    assert table(["CLASS", "IMAGES"], [["梨", "1"], ["a\u0308pple", "2"]]).splitlines() == [
+    assert table({"CLASS": ["梨", "a\u0308pple"], "IMAGES": ["1", "2"]}).splitlines() == [
         "CLASS  IMAGES",
         "梨     1",
         "a\u0308pple  2",

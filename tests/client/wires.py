@@ -13,6 +13,7 @@ from comln_serve.client import Client, asking, chain
 from tests.support.messages import GREEN, RED
 
 PAIR = ([RED, GREEN], ["red", "green"])  # images and their labels
+Run = Callable[..., Result]  # of `comln`
 Fault = Callable[[httpx2.Request], httpx2.Response | Exception | None]
 
 

@@ -1,13 +1,12 @@
-"""What changed in a classifier, against what its name stood for before."""
+"""What a command has made of a classifier, and what changed against what its name stood for before."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from comln_serve.client.clients import Client
-from comln_serve.client.commands.connection import Output
-from comln_serve.client.commands.hints import command_line
-from comln_serve.client.commands.tables import percent, shown
-from comln_serve.client.errors import ComlnError, NotFoundError
+from comln_serve.client.commands.connection import Output, command_line
+from comln_serve.client.commands.tables import described, images_in, left_out, percent, shown
+from comln_serve.client.errors import ComlnError, NotFoundError, listed
 from comln_serve.client.results import Adapted, ClassifierDetail
 
 _MOST_LABELS = 5
@@ -43,26 +42,47 @@ def added_files(client: Client, output: Output, made: Adapted) -> dict[int, str]
         return {}
     with suppress(ComlnError):  # the examples are added: only their names are missing
         numbers = [item.number for item in client.examples(made)]
-        if len(numbers) == _images(made):  # else somebody has changed a classifier without a name meanwhile
+        if len(numbers) == images_in(made):  # else somebody has changed a classifier without a name meanwhile
             return dict(zip(numbers[-len(made.images) :], made.images, strict=True))
     return {}
 
 
+def show_made(
+    output: Output,
+    made: Adapted,
+    before: ClassifierDetail | None,
+    files: Mapping[int, str] | None = None,
+    *,
+    anew: bool = False,
+) -> None:
+    """Show what was made, what changed, what was left out, and what could not be cleaned up.
+
+    Args:
+        before: from `promoted_before`; None: nothing is compared.
+        files: of the examples that were sent, by number.
+        anew: as of `changed`.
+    """
+    changes = [] if before is None else changed(before, made, {} if anew else files or {}, anew=anew)
+    output.show(made, lambda: described(made, files or {}, changes))
+    if made.leftover:
+        deletes = command_line("classifiers rm", *made.leftover)
+        output.note(f"partial versions could not be deleted: {', '.join(made.leftover)}; {deletes} deletes them")
+    if made.skipped and not output.as_json:
+        output.note(left_out(made.skipped))
+
+
 def changed(
-    before: ClassifierDetail | None, made: ClassifierDetail, added: Mapping[int, str], *, anew: bool = False
+    before: ClassifierDetail, made: ClassifierDetail, added: Mapping[int, str], *, anew: bool = False
 ) -> list[str]:
     """Lines of what is different, and how to go back where it got worse.
 
     Args:
-        before: from `promoted_before`; None: nothing is said.
-        added: from `added_files`.
+        added: files that were added to the examples of `before`, by number.
         anew: it was made of other images, perhaps by mistake, so say how to go back even if it did not get worse.
     """
-    if before is None:
-        return []
     name = before.reference if before.name is not None else f"revision {before.revision}"
     old, new = _accuracy(before), _accuracy(made)
-    sizes = f"classes {len(before.classes)} -> {len(made.classes)}, images {_images(before)} -> {_images(made)}"
+    sizes = f"classes {len(before.classes)} -> {len(made.classes)}, images {images_in(before)} -> {images_in(made)}"
     model = "" if made.model == before.model else f", model {before.model} -> {made.model}"
     replaced = not model and differ(before.embedder_sha256, made.embedder_sha256)
     lines = [f"compared with {name}: expected accuracy {_text(old)} -> {_text(new)}, {sizes}{model}"]
@@ -106,13 +126,6 @@ def _text(accuracy: float | None) -> str:
     return "not known" if accuracy is None else percent(accuracy)
 
 
-def _images(classifier: ClassifierDetail) -> int:
-    return sum(item.examples for item in classifier.classes)
-
-
 def _labels(what: str, labels: Iterable[str]) -> list[str]:
     found = list(labels)
-    if not found:
-        return []
-    more = f" and {len(found) - _MOST_LABELS} more" if len(found) > _MOST_LABELS else ""
-    return [shown(f"{what}: {', '.join(found[:_MOST_LABELS])}{more}")]
+    return [shown(f"{what}: {listed(found, _MOST_LABELS)}")] if found else []

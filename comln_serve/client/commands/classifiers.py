@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,14 +12,13 @@ from typing import Any
 import click
 
 from comln_serve.client.clients import Client
-from comln_serve.client.commands.adapt import horizon_of, metadata_of, show_made
-from comln_serve.client.commands.changes import changed, promoted_before
+from comln_serve.client.commands.changes import promoted_before, show_made
 from comln_serve.client.commands.connection import OnceGroup, Output, connected
-from comln_serve.client.commands.examples import PROMOTE
-from comln_serve.client.commands.served import trouble_of
-from comln_serve.client.commands.tables import described, horizon_of_one, percent, shown, table
+from comln_serve.client.commands.models import trouble_of
+from comln_serve.client.commands.options import PROMOTE, parse_horizon, parse_metadata
+from comln_serve.client.commands.tables import described, horizon_of, images_in, percent, shown, table
 from comln_serve.client.errors import ComlnError, InputError
-from comln_serve.client.results import Classifier, ClassifierDetail, Model
+from comln_serve.client.results import Classifier, ClassifierDetail
 
 _LONGEST_HEADER = 1 << 24  # bytes of a support file's
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -38,34 +38,20 @@ def list_all(client: Client, output: Output, **options: Any) -> None:
     """List classifiers, the newest first; of those that cannot predict here, why their model does not let them."""
     found = client.classifiers(**options)
     models = () if output.as_json else client.models()
-    rows = [
-        [
-            item.name or "",
-            "" if item.version is None else str(item.version),
-            "yes" if item.promoted else "",
-            str(len(item.classes)),
-            str(sum(one.examples for one in item.classes)),
-            "" if item.held_out is None else percent(item.held_out.accuracy),
-            horizon_of_one(item),
-            _marked_model(item, models),
-            f"{item.created_at:%Y-%m-%d %H:%M}",
-            item.id,
-        ]
-        for item in found
-    ]
-    head = [
-        "NAME",
-        "VERSION",
-        "PROMOTED",
-        "CLASSES",
-        "IMAGES",
-        "EXPECTED ACCURACY",
-        "HORIZON",
-        "MODEL",
-        "CREATED",
-        "ID",
-    ]
-    output.show({"classifiers": found}, lambda: table(head, rows))
+    troubles = [trouble_of(item, models) for item in found]
+    columns = {
+        "NAME": [item.name or "" for item in found],
+        "VERSION": ["" if item.version is None else str(item.version) for item in found],
+        "PROMOTED": ["yes" if item.promoted else "" for item in found],
+        "CLASSES": [str(len(item.classes)) for item in found],
+        "IMAGES": [str(images_in(item)) for item in found],
+        "EXPECTED ACCURACY": ["" if item.held_out is None else percent(item.held_out.accuracy) for item in found],
+        "HORIZON": [horizon_of(item) for item in found],
+        "MODEL": [f"{one.model} ({bad[0]})" if bad else one.model for one, bad in zip(found, troubles, strict=True)],
+        "CREATED": [f"{item.created_at:%Y-%m-%d %H:%M}" for item in found],
+        "ID": [item.id for item in found],
+    }
+    output.show({"classifiers": found}, lambda: table(columns))
     if not found and not output.as_json:
         asked = ", ".join(f"--{option} {options[option]}" for option in ("name", "model") if options[option])
         output.note(shown(f"there is no classifier{f' with {asked}' if asked else ''}"))
@@ -77,7 +63,7 @@ def list_all(client: Client, output: Output, **options: Any) -> None:
 def show(client: Client, output: Output, ref: str) -> None:
     """Show a classifier, its classes and its report."""
     found = client.classifier(ref)
-    output.show(found, lambda: f"{described(found)}\n\n{_classes(found)}")
+    output.show(found, lambda: f"{described(found, {})}\n\n{_classes(found)}")
     if not output.as_json:
         trouble = trouble_of(found, client.models())
         if trouble is not None:
@@ -146,8 +132,8 @@ def adapt(client: Client, output: Output, ref: str, *, horizon: str | None, prom
     No images are sent. A classifier with a name gets a new version; one without changes in place.
     """
     before = promoted_before(client, output, ref)
-    made = client.adapt_again(ref, horizon=horizon_of(horizon), promote=promote)
-    show_made(output, made, changes=changed(before, made, {}))
+    made = client.adapt_again(ref, horizon=parse_horizon(horizon), promote=promote)
+    show_made(output, made, before)
 
 
 @classifiers.command(short_help="Give a classifier another name.")
@@ -192,10 +178,10 @@ def edit(
         raise InputError("give --metadata, --no-metadata, --expires-in-seconds or --never-expires")
     found = client.edit(
         ref,
-        metadata=metadata_of(metadata) if metadata or no_metadata else None,
+        metadata=parse_metadata(metadata) if metadata or no_metadata else None,
         expires_in_seconds=expires_in_seconds if never_expires or expires_in_seconds is not None else ...,
     )
-    output.show(found, lambda: described(found))
+    output.show(found, lambda: described(found, {}))
 
 
 @classifiers.command(short_help="Give classes other labels.")
@@ -216,7 +202,7 @@ def rename_classes(client: Client, output: Output, ref: str, *, labels: Sequence
         raise InputError(f"class {twice[0]!r} is named twice; give it one new label")
     before = promoted_before(client, output, ref)
     made = client.rename_classes(ref, dict(zip(old, new, strict=True)), promote=promote)
-    show_made(output, made, changes=changed(before, made, {}))
+    show_made(output, made, before)
 
 
 @classifiers.command(short_help="Write a classifier to a file.")
@@ -251,7 +237,7 @@ def import_(client: Client, output: Output, file: Path, *, name: str | None, pro
         with suppress(InputError):  # the server will refuse the name
             before = promoted_before(client, output, named, must_exist=False)
     made = client.import_support(file, name=name, promote=promote)
-    show_made(output, made, changes=changed(before, made, {}, anew=True))
+    show_made(output, made, before, anew=True)
 
 
 def _name_in(file: Path) -> str | None:
@@ -268,21 +254,20 @@ def _name_in(file: Path) -> str | None:
     return found if isinstance(found, str) and _NAME.fullmatch(found) else None
 
 
-def _marked_model(item: Classifier, models: Sequence[Model]) -> str:
-    trouble = trouble_of(item, models)
-    return item.model if trouble is None else f"{item.model} ({trouble[0]})"
-
-
 def _classes(found: ClassifierDetail) -> str:
     """The classes, and what their images were taken for when they were held out."""
+    columns = {"CLASS": found.labels, "IMAGES": [str(item.examples) for item in found.classes]}
     held = None if found.report is None else found.report.held_out
-    head = ["CLASS", "IMAGES", *(["RIGHT, HELD OUT", "TAKEN FOR"] if held else [])]
-    rows = [[item.label, str(item.examples)] for item in found.classes]
-    for own, (row, counts) in enumerate(zip(rows, held.confusion if held else (), strict=False)):
-        others = {found.classes[i].label: count for i, count in enumerate(counts) if count and i != own}
-        likeliest = sorted(others.items(), key=lambda item: -item[1])[:3]
-        row += [f"{counts[own]} of {sum(counts)}", ", ".join(f"{label} {count}" for label, count in likeliest)]
-    return table(head, rows)
+    if held is not None:
+        columns["RIGHT, HELD OUT"] = [f"{counts[own]} of {sum(counts)}" for own, counts in enumerate(held.confusion)]
+        columns["TAKEN FOR"] = [_taken_for(found.labels, own, counts) for own, counts in enumerate(held.confusion)]
+    return table(columns)
+
+
+def _taken_for(labels: Sequence[str], own: int, counts: Sequence[int]) -> str:
+    """The classes that the images of one class were most often taken for by mistake."""
+    others = Counter({label: counts[i] for i, label in enumerate(labels) if counts[i] and i != own})
+    return ", ".join(f"{label} {count}" for label, count in others.most_common(3))
 
 
 def _versions(client: Client, name: str) -> list[Classifier]:

@@ -2,28 +2,30 @@
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Concatenate, NoReturn, ParamSpec
+from shlex import quote
+from typing import Any, Concatenate, NoReturn, ParamSpec, Self
 
 import click
 
 from comln_serve.client.clients import DEFAULT_RETRY_SECONDS, DEFAULT_TIMEOUT, DEFAULT_URL, Client
-from comln_serve.client.commands.hints import OF_SERVER, command_line, flags_of
 from comln_serve.client.errors import ComlnError, InputError
 from comln_serve.client.wire import to_json
 
 _P = ParamSpec("_P")
 
+# Flags of comln-serve that --local passes on.
+_OF_SERVER = ("models_dir", "database_url", "config")
 # The options of every command that say how to reach classifiers.
-_CONNECTING = ("url", "key", "timeout", "retry_seconds", "local", *OF_SERVER)
+_CONNECTING = ("url", "key", "timeout", "retry_seconds", "local", *_OF_SERVER)
 
 # Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT.
 _INTERRUPTED = 130
 
 # What to do about an error, with the commands for it: a name and arguments of each, as of `command_line`. The server's
 # message can only name its routes.
-_HINTS: dict[str, tuple[str, list[tuple[str, ...]]]] = {
+_HINTS: dict[str | None, tuple[str, list[tuple[str, ...]]]] = {
     "unauthorized": ("Give a valid key in the variable COMLN_KEY.", []),
     "classifier_not_found": ("With this command: {}", [("classifiers ls",)]),
     "example_not_found": ("With this command: {}", [("examples ls", "REF")]),
@@ -37,6 +39,26 @@ _HINTS: dict[str, tuple[str, list[tuple[str, ...]]]] = {
 
 URL = click.option("--url", metavar="URL", help=f"Address of the server.  [default: COMLN_URL, or {DEFAULT_URL}]")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, in the words of the HTTP API.")
+
+
+def command_line(name: str, *arguments: str) -> str:
+    """A command to be copied into a shell, which reaches the same classifiers as the one that is running.
+
+    Args:
+        name: such as "classifiers rollback".
+        arguments: what follows, quoted where a shell needs it.
+    """
+    context = click.get_current_context(silent=True)
+    given = {} if context is None else context.params
+    options = ["--local"] if given.get("local") else []
+    options += _flags(given, ("url", *_OF_SERVER))  # but for keys, which are not printed
+    end = ["--"] if any(argument.startswith("-") for argument in arguments) else []  # of the options
+    return " ".join(["comln", name, *map(quote, [*options, *end, *arguments])])
+
+
+def _flags(options: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """The options of these names that have a value, as flags."""
+    return [part for name in names if options.get(name) for part in (f"--{name.replace('_', '-')}", options[name])]
 
 
 class OnceCommand(click.Command):
@@ -63,10 +85,25 @@ class OnceGroup(click.Group):
 
 
 class Output:
-    """Prints results: for people, or as JSON for programs."""
+    """Prints results: for people, or as JSON for programs. As a context, ends the command at an error, or Ctrl-C.
+
+    Attributes:
+        progress: what calls of the client take: False for programs; None: a bar if standard error is a terminal.
+    """
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
+        self.progress = False if as_json else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, ComlnError):
+            self.fail(error)
+        if isinstance(error, KeyboardInterrupt):
+            self.note(f"comln: {str(error) or 'interrupted'}")
+            sys.exit(_INTERRUPTED)
 
     def show(self, value: Any, text: Callable[[], str]) -> None:
         """Print a result on standard output, as JSON or as the text."""
@@ -93,20 +130,14 @@ class Output:
             done: fields of what was done before the error, which is printed beside them as JSON.
         """
         if self.as_json:
-            click.echo(to_json({**(done or {}), "error": error.facts()}))
+            facts = {name: getattr(error, name) for name in ("code", "message", "detail", "status", "request_id")}
+            click.echo(to_json({**(done or {}), "error": facts}))
         else:
             code = "" if error.code is None else f" ({error.code})"
-            hint = _hint(error.code)
-            self.note(f"comln: {error.message}{code}{f' {hint}' if hint else ''}")
+            text, commands = _HINTS.get(error.code, ("", []))
+            hint = text.format(*(command_line(*command) for command in commands))
+            self.note(f"comln: {error.message}{code} {hint}".rstrip())
         sys.exit(2 if isinstance(error, InputError) else 1)
-
-
-def _hint(code: str | None) -> str | None:
-    """What to do about an error, with the commands to type."""
-    if code is None or code not in _HINTS:
-        return None
-    text, commands = _HINTS[code]
-    return text.format(*(command_line(*command) for command in commands))
 
 
 def _has_one_value(option: click.Option) -> bool:
@@ -146,16 +177,9 @@ def connected(command: Callable[Concatenate[Client, Output, _P], None]) -> Calla
     @JSON
     @functools.wraps(command)
     def run(*args: Any, as_json: bool, **options: Any) -> None:
-        output = Output(as_json=as_json)
         connecting = {name: options.pop(name) for name in _CONNECTING}
-        try:
-            with _open(**connecting) as client:
-                command(client, output, *args, **options)
-        except ComlnError as error:
-            output.fail(error)
-        except KeyboardInterrupt as interrupt:
-            output.note(f"comln: {str(interrupt) or 'interrupted'}")
-            sys.exit(_INTERRUPTED)
+        with Output(as_json=as_json) as output, _open(**connecting) as client:
+            command(client, output, *args, **options)
 
     return run
 
@@ -163,7 +187,7 @@ def connected(command: Callable[Concatenate[Client, Output, _P], None]) -> Calla
 def _open(
     *, url: str | None, key: str | None, timeout: float, retry_seconds: float, local: bool, **server: str | None
 ) -> AbstractContextManager[Client]:
-    flags = flags_of(server, OF_SERVER)
+    flags = _flags(server, _OF_SERVER)
     if not local:
         if flags:
             raise InputError(f"{flags[0]} is for --local; a server has its own")

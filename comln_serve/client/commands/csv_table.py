@@ -150,20 +150,23 @@ def write_table(output: Output, target: str, found: Predictions, top_k: int, beg
         InputError: it cannot be written.
     """
     text = io.StringIO(newline="")
-    writer = csv.writer(text)
+    writer = csv.DictWriter(text, _head(top_k))
     if begun is None:
-        writer.writerow(_head(top_k))
+        writer.writeheader()
     elif not begun.line_ended:
         text.write("\r\n")
-    width = 2 * (top_k - 1)
     for item in found:
-        others = [value for one in item.top[1:] for value in (_guarded(one.label), one.probability)]
-        padded = [*others, *[""] * (width - len(others))]
-        unknown = "" if item.unknown is None else str(item.unknown).lower()
-        known = [_guarded(item.image), _guarded(item.label), item.probability]
-        writer.writerow([*known, *padded, unknown, item.similarity, ""])
-    for bad in found.skipped:
-        writer.writerow([_guarded(bad.image), "", "", *[""] * width, "", "", _guarded(bad.reason)])
+        row = {
+            "file": _guarded(item.image),
+            "label": _guarded(item.label),
+            "probability": item.probability,
+            "unknown": None if item.unknown is None else str(item.unknown).lower(),
+            "similarity": item.similarity,
+        }
+        for rank, one in enumerate(item.top[1:], 2):
+            row |= {f"label_{rank}": _guarded(one.label), f"probability_{rank}": one.probability}
+        writer.writerow(row)
+    writer.writerows({"file": _guarded(bad.image), "error": _guarded(bad.reason)} for bad in found.skipped)
     if target == "-":
         output.write(text.getvalue())
         return

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from comln_serve.client.clients import Client
-from comln_serve.client.commands.adapt import FOLDER, ON_BAD
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
+from comln_serve.client.commands.options import FOLDER, ON_BAD
 from comln_serve.client.commands.tables import first_of, interval, left_out, percent, shown, table
 from comln_serve.client.comparison import Comparison, compare
 from comln_serve.client.errors import ComlnError, InputError
@@ -44,7 +44,7 @@ def evaluate(
 
     The images must not be those that the classifier was adapted to: these say nothing about new ones.
     """
-    options["progress"] = False if output.as_json else None
+    options["progress"] = output.progress
     known = client.classifier(classifier)
     other = None if against is None else client.classifier(against)  # fails before thousands of images are sent
     if other is not None:
@@ -112,17 +112,15 @@ def _lines(found: Evaluation) -> str:
     others = Counter(item.label for item in found.images if item.right is None)
     if others:
         lines.append(shown(f"other classes: {', '.join(f'{label} {count}' for label, count in others.items())}"))
-    rows = [
-        [
-            score.label,
-            str(score.images),
-            "" if score.recall is None else percent(score.recall),
-            "" if score.precision is None else percent(score.precision),
-            ", ".join(f"{one.label} {one.images}" for one in score.taken_for[:3]),
-        ]
-        for score in found.classes
-    ]
-    lines += ["", table(["CLASS", "IMAGES", "RECALL", "PRECISION", "TAKEN FOR"], rows)]
+    scores = found.classes
+    columns = {
+        "CLASS": [one.label for one in scores],
+        "IMAGES": [str(one.images) for one in scores],
+        "RECALL": ["" if one.recall is None else percent(one.recall) for one in scores],
+        "PRECISION": ["" if one.precision is None else percent(one.precision) for one in scores],
+        "TAKEN FOR": [", ".join(f"{other.label} {other.images}" for other in one.taken_for[:3]) for one in scores],
+    }
+    lines += ["", table(columns)]
     lines += _mistakes("wrong", [item for item in found.images if item.right is False])
     lines += _mistakes("of other classes", [item for item in found.images if item.right is None and not item.unknown])
     return "\n".join(lines)

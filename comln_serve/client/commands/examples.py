@@ -9,24 +9,15 @@ from typing import Any
 import click
 
 from comln_serve.client.clients import Client
-from comln_serve.client.commands.adapt import ON_BAD, show_made
-from comln_serve.client.commands.changes import added_files, changed, promoted_before
-from comln_serve.client.commands.connection import OnceGroup, Output, connected
-from comln_serve.client.commands.given import IMAGES, StandardInput, images_of
-from comln_serve.client.commands.hints import command_line
+from comln_serve.client.commands.changes import added_files, promoted_before, show_made
+from comln_serve.client.commands.connection import OnceGroup, Output, command_line, connected
+from comln_serve.client.commands.options import IMAGES, ON_BAD, PROMOTE, StandardInput, images_of
 from comln_serve.client.commands.tables import table
 from comln_serve.client.errors import InputError
 from comln_serve.client.folders import read_folder
 
-PROMOTE = click.option(
-    "--promote/--no-promote",
-    default=True,
-    show_default=True,
-    help="Whether the name stands for the new version at once.",
-)
 
-
-def _range_of(text: str) -> range:
+def _parse_range(text: str) -> range:
     """Parse the number of an example, or a range of numbers such as 3-7. Raises BadParameter if it is neither."""
     found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
@@ -46,8 +37,8 @@ def examples() -> None:
 def list_all(client: Client, output: Output, ref: str) -> None:
     """List number and label of each example; suspects of a report have the same numbers."""
     found = client.examples(ref)
-    rows = [[str(item.number), item.label] for item in found]
-    output.show({"examples": found}, lambda: table(["NUMBER", "CLASS"], rows))
+    columns = {"NUMBER": [str(item.number) for item in found], "CLASS": [item.label for item in found]}
+    output.show({"examples": found}, lambda: table(columns))
 
 
 @examples.command(short_help="Adapt to more images.")
@@ -74,15 +65,13 @@ def add(
     if label is None:
         folder = _class_folder(paths)
         before = promoted_before(client, output, ref)
-        progress = False if output.as_json else None
-        made = client.add_examples_folder(ref, folder, progress=progress, **options)
+        made = client.add_examples_folder(ref, folder, progress=output.progress, **options)
     else:
         images, skipped = images_of(paths, options["on_bad"])
         before = promoted_before(client, output, ref)
         made = client.add_examples(ref, images, [label] * len(images), **options)
         made = replace(made, skipped=(*skipped, *made.skipped))
-    files = added_files(client, output, made)
-    show_made(output, made, files, changed(before, made, files))
+    show_made(output, made, before, added_files(client, output, made))
 
 
 def _class_folder(paths: Sequence[Path | StandardInput]) -> Path:
@@ -110,7 +99,7 @@ def _class_folder(paths: Sequence[Path | StandardInput]) -> Path:
 
 @examples.command(short_help="Adapt without some of the images.")
 @click.argument("ref")
-@click.argument("numbers", metavar="NUMBER...", nargs=-1, required=True, type=_range_of)
+@click.argument("numbers", metavar="NUMBER...", nargs=-1, required=True, type=_parse_range)
 @PROMOTE
 @connected
 def rm(client: Client, output: Output, ref: str, numbers: Sequence[range], **options: Any) -> None:
@@ -120,13 +109,13 @@ def rm(client: Client, output: Output, ref: str, numbers: Sequence[range], **opt
     """
     before = promoted_before(client, output, ref)
     made = client.remove_examples(ref, _chosen(client, ref, numbers), **options)
-    show_made(output, made, changes=changed(before, made, {}))
+    show_made(output, made, before)
 
 
 @examples.command(short_help="Correct the labels of some images.")
 @click.argument("ref")
 @click.argument("label")
-@click.argument("numbers", metavar="NUMBER...", nargs=-1, required=True, type=_range_of)
+@click.argument("numbers", metavar="NUMBER...", nargs=-1, required=True, type=_parse_range)
 @PROMOTE
 @connected
 def relabel(client: Client, output: Output, ref: str, label: str, numbers: Sequence[range], *, promote: bool) -> None:
@@ -136,7 +125,7 @@ def relabel(client: Client, output: Output, ref: str, label: str, numbers: Seque
     """
     before = promoted_before(client, output, ref)
     made = client.relabel_examples(ref, dict.fromkeys(_chosen(client, ref, numbers), label), promote=promote)
-    show_made(output, made, changes=changed(before, made, {}))
+    show_made(output, made, before)
 
 
 def _chosen(client: Client, ref: str, numbers: Sequence[range]) -> list[int]:

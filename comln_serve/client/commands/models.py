@@ -1,10 +1,14 @@
-"""`comln models ls | reload`."""
+"""`comln models ls | reload`, and what is wrong between classifiers and the models that are served."""
+
+from collections.abc import Iterable
 
 import click
 
 from comln_serve.client.clients import Client
-from comln_serve.client.commands.connection import OnceGroup, Output, connected
+from comln_serve.client.commands.changes import differ
+from comln_serve.client.commands.connection import OnceGroup, Output, command_line, connected
 from comln_serve.client.commands.tables import shown, table
+from comln_serve.client.results import Classifier, Model
 
 
 @click.group(cls=OnceGroup)
@@ -17,11 +21,14 @@ def models() -> None:
 def list_all(client: Client, output: Output) -> None:
     """List the models, and which one is used by default."""
     found = client.models()
-    rows = [
-        [item.name, "yes" if item.default else "", str(item.image_size), item.provider, item.description]
-        for item in found
-    ]
-    output.show({"models": found}, lambda: table(["NAME", "DEFAULT", "PIXELS", "RUNS ON", "DESCRIPTION"], rows))
+    columns = {
+        "NAME": [item.name for item in found],
+        "DEFAULT": ["yes" if item.default else "" for item in found],
+        "PIXELS": [str(item.image_size) for item in found],
+        "RUNS ON": [item.provider for item in found],
+        "DESCRIPTION": [item.description for item in found],
+    }
+    output.show({"models": found}, lambda: table(columns))
 
 
 @models.command(short_help="Serve the bundles that the server's folder holds now.")
@@ -32,3 +39,28 @@ def reload(client: Client, output: Output) -> None:
     kinds = {"added": done.added, "replaced": done.replaced, "removed": done.removed, "unchanged": done.unchanged}
     lines = [shown(f"{kind}: {', '.join(names) or 'none'}") for kind, names in kinds.items()]
     output.show(done, lambda: "\n".join([*lines, shown(f"default: {done.default}")]))
+
+
+def trouble_of(item: Classifier, models: Iterable[Model]) -> tuple[str, str] | None:
+    """What is wrong between a classifier and its model: in two words, and with what to do. None: nothing.
+
+    Args:
+        models: that are served.
+    """
+    model = next((one for one in models if one.name == item.model), None)
+    if model is None:
+        return "not served", (
+            f"its model {item.model} is not served here, so it cannot predict: serve that bundle again, or adapt its "
+            "images to another model"
+        )
+    if differ(item.embedder_sha256, model.embedder_sha256):
+        return "another network", (
+            f"the network or the preprocessing of {item.model} was replaced since, so it cannot predict: adapt to its "
+            "images again (comln adapt), or serve the bundle again that it was adapted on"
+        )
+    if differ(item.head_sha256, model.head_sha256):
+        return "earlier head", (
+            f"the head of {item.model} was replaced since: its probabilities are not calibrated any more; "
+            f"{command_line('classifiers adapt', item.reference)} adapts it again, without images"
+        )
+    return None

@@ -6,7 +6,6 @@ import click
 
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.connection import JSON, URL, OnceCommand, Output
-from comln_serve.client.errors import ComlnError
 
 
 @click.command("open", cls=OnceCommand)
@@ -15,13 +14,9 @@ from comln_serve.client.errors import ComlnError
 @JSON
 def open_page(*, url: str | None, only_print: bool, as_json: bool) -> None:
     """Open the server's page in a browser, and print its address."""
-    output = Output(as_json=as_json)
-    try:
-        with Client(url) as client:
-            client.live()
-            page = f"{client.url}/"
-    except ComlnError as error:
-        output.fail(error)
-    output.show({"page": page}, lambda: page)
+    with Output(as_json=as_json) as output, Client(url) as client:
+        client.live()
+        page = f"{client.url}/"
+        output.show({"page": page}, lambda: page)
     if not (only_print or as_json) and sys.stdout is not None and sys.stdout.isatty():
         click.launch(page)

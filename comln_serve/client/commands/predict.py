@@ -1,6 +1,6 @@
 """`comln predict`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,15 +8,14 @@ from typing import Any
 import click
 
 from comln_serve.client.clients import Client
-from comln_serve.client.commands.adapt import ON_BAD
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
 from comln_serve.client.commands.copies import Copies
 from comln_serve.client.commands.csv_table import Begun, check_table, write_table
-from comln_serve.client.commands.given import IMAGES, StandardInput, images_of
+from comln_serve.client.commands.options import IMAGES, ON_BAD, StandardInput, images_of
 from comln_serve.client.commands.tables import left_out, percent, shown, table
 from comln_serve.client.errors import IncompleteError, InputError, InterruptedPredicting
-from comln_serve.client.images import Named, name_of
-from comln_serve.client.results import Classifier, Predictions, Skipped
+from comln_serve.client.images import Source, name_of
+from comln_serve.client.results import Classifier, Predictions
 
 
 @click.command(cls=OnceCommand, short_help="Classify images.")
@@ -48,25 +47,35 @@ def predict(
     **options: Any,
 ) -> None:
     """Classify images: files, or all images of folders and the folders in them; - is an image on standard input."""
-    _check_names(paths, {"--resume": resume, "--copy-to": copy_to is not None})
+    for option, given in (("--resume", resume), ("--copy-to", copy_to is not None)):
+        if given and StandardInput() in paths:
+            raise InputError(f"{option} needs files with names; - has none")
     files, skipped = images_of(paths, on_bad)
     copies = None if copy_to is None else Copies(copy_to, [path for path in paths if isinstance(path, Path)])
     begun = check_table(csv_file, options["top_k"], resume=resume, replace=replace_table)
+    if begun is not None or copies is not None:  # by the version whose labels are checked, should its name be promoted
+        options["classifier"] = client.classifier(options["classifier"])
     if begun is not None:
-        _check_begun(client, output, begun, csv_file, options["classifier"], copies=copies is not None)
+        _check_begun(output, begun, csv_file, options["classifier"], copies=copies is not None)
         files = [file for file in files if isinstance(file, Path) and name_of(file) not in begun.files]
         skipped = [item for item in skipped if item.image not in begun.files]
         if not files:
             output.note(f"all files are in {csv_file}")
             if output.as_json:
-                output.show(_nothing(client.classifier(options["classifier"]), skipped), str)
+                nothing = Predictions(
+                    classifier=options["classifier"].id,
+                    predictions=(),
+                    calibrated=False,
+                    unknown_threshold=None,
+                    timings_ms={},
+                    skipped=tuple(skipped),
+                )
+                output.show(nothing, str)
             return
     if copies is not None:
-        known = client.classifier(options["classifier"])
-        copies.check_labels(known.labels, unknown=options["unknown"])
-        options["classifier"] = known  # whose labels were checked, should the name be promoted meanwhile
+        copies.check_labels(options["classifier"].labels, unknown=options["unknown"])
     try:
-        found = client.predict(files, on_bad=on_bad, progress=False if output.as_json else None, **options)
+        found = client.predict(files, on_bad=on_bad, progress=output.progress, **options)
     except (IncompleteError, InterruptedPredicting) as error:
         if csv_file is not None:  # what is done is not lost
             some = replace(error.result, skipped=(*skipped, *error.result.skipped))
@@ -92,36 +101,15 @@ def predict(
         _copy(output, copies, found, files)
 
 
-def _check_names(paths: Sequence[Path | StandardInput], options: Mapping[str, bool]) -> None:
-    """Refuse an image without a name where an option that is given needs names."""
-    for option, given in options.items():
-        if given and StandardInput() in paths:
-            raise InputError(f"{option} needs files with names; - has none")
-
-
-def _nothing(known: Classifier, skipped: Sequence[Skipped]) -> Predictions:
-    """The result where all files are in the table."""
-    return Predictions(
-        classifier=known.id,
-        predictions=(),
-        calibrated=False,
-        unknown_threshold=None,
-        timings_ms={},
-        skipped=tuple(skipped),
-    )
-
-
-def _copy(output: Output, copies: Copies, found: Predictions, files: Sequence[Path | Named]) -> None:
+def _copy(output: Output, copies: Copies, found: Predictions, files: Sequence[Path | Source]) -> None:
     number = copies.make(found, [file for file in files if isinstance(file, Path)])
     if not output.as_json:
         output.note(f"{number} {'file is' if number == 1 else 'files are'} in folders of {copies.folder}")
 
 
-def _check_begun(
-    client: Client, output: Output, begun: Begun, csv_file: str | None, classifier: str, *, copies: bool
-) -> None:
+def _check_begun(output: Output, begun: Begun, csv_file: str | None, classifier: Classifier, *, copies: bool) -> None:
     """Refuse to go on with another classifier's table, and say what is lost of the table, or not copied."""
-    others = begun.labels.difference(client.classifier(classifier).labels) if begun.labels else ()
+    others = begun.labels.difference(classifier.labels)
     if others:
         raise InputError(
             f"{csv_file}: has predictions of another classifier, such as {min(others)!r}; give the one that began it, "
@@ -134,13 +122,11 @@ def _check_begun(
 
 
 def _lines(found: Predictions) -> str:
-    judged = any(item.similarity is not None for item in found)
-    rows = [
-        [
-            item.image,
-            "; ".join(f"{one.label} {percent(one.probability)}" for one in item.top),
-            *(["" if item.unknown is None else "unknown" if item.unknown else "known"] if judged else []),
-        ]
-        for item in found
-    ]
-    return table(["FILE", "CLASS", *(["UNKNOWN"] if judged else [])], rows)
+    columns = {
+        "FILE": [item.image for item in found],
+        "CLASS": ["; ".join(f"{one.label} {percent(one.probability)}" for one in item.top) for item in found],
+    }
+    if any(item.similarity is not None for item in found):
+        said = {None: "", True: "unknown", False: "known"}
+        columns["UNKNOWN"] = [said[item.unknown] for item in found]
+    return table(columns)

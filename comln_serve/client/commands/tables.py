@@ -4,8 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from unicodedata import combining, east_asian_width
 
-from comln_serve.client.commands.hints import command_line
-from comln_serve.client.results import Classifier, ClassifierDetail, Skipped
+from comln_serve.client.commands.connection import command_line
+from comln_serve.client.errors import listed
+from comln_serve.client.results import Classifier, ClassifierDetail, Skipped, Suspect
 
 _MOST_LISTED = 20
 # Of a report: with more of each, the accuracy would scroll away.
@@ -20,17 +21,17 @@ def shown(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows in columns under their titles."""
-    lines = [list(head), *([shown(text) for text in row] for row in rows)]
-    widths = [max(_columns(line[column]) for line in lines) for column in range(len(head))]
-    return "\n".join(
-        "  ".join(text + " " * (width - _columns(text)) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+def table(columns: Mapping[str, Sequence[str]]) -> str:
+    """Columns of texts under their titles."""
+    padded: list[list[str]] = []
+    for title, texts in columns.items():
+        cells = [title, *map(shown, texts)]
+        width = max(map(_width, cells))
+        padded.append([text + " " * (width - _width(text)) for text in cells])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
 
 
-def _columns(text: str) -> int:
+def _width(text: str) -> int:
     """Columns of a terminal that a text takes: two for each Chinese, Japanese or Korean character or emoji, none for an
     accent that is a character of its own.
     """
@@ -47,19 +48,28 @@ def interval(ends: tuple[float, float]) -> str:
     return f"95% interval {percent(ends[0])} to {percent(ends[1])}"
 
 
-def described(made: ClassifierDetail, files: Mapping[int, str] | None = None, changes: Sequence[str] = ()) -> str:
+def images_in(classifier: Classifier) -> int:
+    """Number of images that a classifier was adapted to."""
+    return sum(item.examples for item in classifier.classes)
+
+
+def horizon_of(classifier: Classifier) -> str:
+    """T of a classifier, and how it was set."""
+    return f"{classifier.horizon:.4g} ({classifier.horizon_rule})"
+
+
+def described(made: ClassifierDetail, files: Mapping[int, str], changes: Sequence[str] = ()) -> str:
     """A classifier and what its report says, in lines.
 
     Args:
-        files: of examples, by number; they are named beside the numbers.
+        files: of examples, by number; they are named beside the numbers, and such examples come first.
         changes: lines of what was changed, to be shown beside the accuracy.
     """
-    images = sum(item.examples for item in made.classes)
     state = "" if made.name is None else ", promoted" if made.promoted else ", not promoted"
     known = made.id if made.name is None else f"{made.reference} ({made.id})"
     lines = [
-        f"{known}: {len(made.classes)} classes, {images} images, model {made.model}{state}",
-        f"horizon: {horizon_of_one(made)}",
+        f"{known}: {len(made.classes)} classes, {images_in(made)} images, model {made.model}{state}",
+        f"horizon: {horizon_of(made)}",
     ]
     if made.expires_at is not None:
         lines.append(f"expires: {made.expires_at:%Y-%m-%d %H:%M} UTC")
@@ -72,76 +82,54 @@ def described(made: ClassifierDetail, files: Mapping[int, str] | None = None, ch
         judged = f"of {held.judged} images classified without themselves"
         lines.append(f"expected accuracy: {percent(held.accuracy)} ({interval(held.interval)}), {judged}")
     lines += changes
-    names = _Names(made, files or {})
-    lines += _suspects(made, names)
-    contradictory = names.known(report.contradictory)
+    all_of = f"({command_line('classifiers show --json', made.reference)} lists all)"
+    if report.held_out is not None and report.held_out.suspects:
+        lines += _suspects(made, report.held_out.suspects, files, all_of)
+    contradictory = _known(report.contradictory, files)
     # All of them are named below then, with the files that are known.
     lines += [shown(note) for note in report.notes if not (contradictory and _CONTRADICTORY in note)]
-    lines += _groups("one photo, different labels", report.contradictory if contradictory else (), names)
-    lines += _groups("nearly the same", names.known(report.near_duplicates), names)
+    lines += _groups("one photo, different labels", report.contradictory if contradictory else (), files, all_of)
+    lines += _groups("nearly the same", _known(report.near_duplicates, files), files, all_of)
     return "\n".join(lines)
 
 
-class _Names:
-    """What the examples of a classifier are called."""
-
-    def __init__(self, made: ClassifierDetail, files: Mapping[int, str]) -> None:
-        """Note the files that are known, by number."""
-        self._files = files
-        self.all_of = f"({command_line('classifiers show --json', made.reference)} lists all)"
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._files
-
-    def of(self, number: int) -> str:
-        """An example's number, by which commands take it, and its file, if it is known."""
-        file = self._files.get(number)
-        return f"example {number}" if file is None else f"example {number} ({file})"
-
-    def known(self, groups: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-        """The groups of examples of which files are known."""
-        return [group for group in groups if any(number in self for number in group)]
+def _example(number: int, files: Mapping[int, str]) -> str:
+    """An example's number, by which commands take it, and its file, if it is known."""
+    return f"example {number} ({files[number]})" if number in files else f"example {number}"
 
 
-def _groups(what: str, groups: Sequence[Sequence[int]], names: _Names) -> list[str]:
+def _known(groups: Sequence[Sequence[int]], files: Mapping[int, str]) -> list[Sequence[int]]:
+    """The groups of examples of which files are known."""
+    return [group for group in groups if not files.keys().isdisjoint(group)]
+
+
+def _groups(what: str, groups: Sequence[Sequence[int]], files: Mapping[int, str], all_of: str) -> list[str]:
     """Lines of groups of examples, of which those with known files come first; so do these in each group."""
-    known_first = sorted(groups, key=lambda group: not names.known([group]))
     lines: list[str] = []
-    for group in known_first[:_MOST_OF_REPORT]:
-        members = sorted(group, key=lambda number: number not in names)
-        first = ", ".join(map(names.of, members[:_MOST_OF_A_GROUP]))
-        rest = len(group) - _MOST_OF_A_GROUP
-        lines.append(shown(f"  {what}: {first}{f' and {rest} more' if rest > 0 else ''}"))
+    for group in sorted(groups, key=files.keys().isdisjoint)[:_MOST_OF_REPORT]:
+        members = [_example(number, files) for number in sorted(group, key=lambda number: number not in files)]
+        lines.append(shown(f"  {what}: {listed(members, _MOST_OF_A_GROUP)}"))
     if len(groups) > _MOST_OF_REPORT:
-        lines.append(f"  and {_count(len(groups) - _MOST_OF_REPORT, 'more group', 'more groups')} {names.all_of}")
+        lines.append(f"  and {_count(len(groups) - _MOST_OF_REPORT, 'more group', 'more groups')} {all_of}")
     return lines
 
 
-def horizon_of_one(classifier: Classifier) -> str:
-    """T of a classifier, and how it was set."""
-    return f"{classifier.horizon:.4g} ({classifier.horizon_rule})"
-
-
-def _suspects(made: ClassifierDetail, names: _Names) -> list[str]:
+def _suspects(made: ClassifierDetail, suspects: Sequence[Suspect], files: Mapping[int, str], all_of: str) -> list[str]:
     """Lines of images that look mislabelled."""
-    held = made.report.held_out if made.report else None
-    if held is None or not held.suspects:
-        return []
-    lines = [f"{_count(len(held.suspects), 'image looks', 'images look')} mislabelled:"]
-    listed = held.suspects[:_MOST_OF_REPORT]
-    for item in listed:
-        which = f"{names.of(item.number)}: {item.label}, or rather {item.likelier}"
+    lines = [f"{_count(len(suspects), 'image looks', 'images look')} mislabelled:"]
+    first = suspects[:_MOST_OF_REPORT]
+    for item in first:
+        which = f"{_example(item.number, files)}: {item.label}, or rather {item.likelier}"
         lines.append(shown(f"  {which} ({percent(item.score)})"))
-    if len(held.suspects) > len(listed):
-        lines.append(f"  and {len(held.suspects) - len(listed)} more {names.all_of}")
-    which = "it" if len(listed) == 1 else "them" if len(listed) == len(held.suspects) else f"these {len(listed)}"
+    if len(suspects) > len(first):
+        lines.append(f"  and {len(suspects) - len(first)} more {all_of}")
+    which = "it" if len(first) == 1 else "them" if len(first) == len(suspects) else f"these {len(first)}"
     reference = made.name if made.name is not None and made.promoted else made.reference
     # Correcting a version that its name does not stand for must not promote it.
     options = " --no-promote" if made.name is not None and not made.promoted else ""
-    first = listed[0]
-    correct = command_line(f"examples relabel{options}", reference, first.likelier, str(first.number))
-    lines.append(shown(f"  to correct {'it' if len(held.suspects) == 1 else 'the first'}: {correct}"))
-    remove = command_line(f"examples rm{options}", reference, *(str(item.number) for item in listed))
+    correct = command_line(f"examples relabel{options}", reference, first[0].likelier, str(first[0].number))
+    lines.append(shown(f"  to correct {'it' if len(suspects) == 1 else 'the first'}: {correct}"))
+    remove = command_line(f"examples rm{options}", reference, *(str(item.number) for item in first))
     lines.append(shown(f"  to remove {which}: {remove}"))
     return lines
 

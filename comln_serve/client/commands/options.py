@@ -1,5 +1,6 @@
-"""The images that a command is given by files and folders, and on standard input."""
+"""Arguments and options of more than one command."""
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +10,9 @@ from typing import Any
 import click
 
 from comln_serve.client.errors import InputError
-from comln_serve.client.folders import read_folder
-from comln_serve.client.images import Named
+from comln_serve.client.folders import existing_folder, read_folder
+from comln_serve.client.images import Source
+from comln_serve.client.making import Horizon
 from comln_serve.client.results import Skipped
 
 
@@ -28,7 +30,53 @@ IMAGES = _Images(exists=True, path_type=Path)
 """Type of the arguments that `images_of` takes."""
 
 
-def images_of(paths: Sequence[Path | StandardInput], on_bad: str) -> tuple[list[Path | Named], list[Skipped]]:
+class _Folder(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return existing_folder(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+
+FOLDER = _Folder(file_okay=False, path_type=Path)
+ON_BAD = click.option(
+    "--on-bad",
+    type=click.Choice(["skip", "raise"]),
+    default="skip",
+    show_default=True,
+    help="What to do about files that are no image or damaged.",
+)
+PROMOTE = click.option(
+    "--promote/--no-promote",
+    default=True,
+    show_default=True,
+    help="Whether the name stands for the new version at once.",
+)
+
+
+def parse_horizon(text: str | None) -> Horizon:
+    """Parse the value of `--horizon`. Raises InputError if it is neither a number over 0 nor learned or auto."""
+    if text is None or text in ("learned", "auto"):
+        return text
+    if not re.fullmatch(r"\d*\.?\d+([eE][+-]?\d+)?", text):
+        raise InputError(f"--horizon is {text!r}; give a number over 0, learned or auto")
+    return float(text)
+
+
+def parse_metadata(pairs: Sequence[str]) -> dict[str, str]:
+    """Parse the values of `--metadata`. Raises InputError if one is not KEY=VALUE, or has the key of another."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise InputError(f"--metadata is {pair!r}; give KEY=VALUE")
+        if key in found:
+            raise InputError(f"--metadata has {key!r} twice, as {found[key]!r} and as {value!r}; give it once")
+        found[key] = value
+    return found
+
+
+def images_of(paths: Sequence[Path | StandardInput], on_bad: str) -> tuple[list[Path | Source], list[Skipped]]:
     """The images of arguments: files, an image on standard input, and all images in folders and the folders in them.
 
     Args:
@@ -42,7 +90,7 @@ def images_of(paths: Sequence[Path | StandardInput], on_bad: str) -> tuple[list[
     """
     if sum(isinstance(path, StandardInput) for path in paths) > 1:
         raise InputError("- is given twice; standard input is one image")
-    files: list[Path | Named] = []
+    files: list[Path | Source] = []
     skipped: list[Skipped] = []
     for path in paths:
         if isinstance(path, StandardInput):
@@ -58,7 +106,7 @@ def images_of(paths: Sequence[Path | StandardInput], on_bad: str) -> tuple[list[
     return files, skipped
 
 
-def _standard_input() -> Named:
+def _standard_input() -> Source:
     if sys.stdin is None or sys.stdin.isatty():
         raise InputError(
             "- is an image on standard input, which is a terminal or closed; redirect a file to it: < FILE"
@@ -66,4 +114,4 @@ def _standard_input() -> Named:
     data = sys.stdin.buffer.read()
     if not data:
         raise InputError("- is an image on standard input, which is empty; redirect a file to it: < FILE")
-    return Named("-", data)
+    return Source("-", data)
