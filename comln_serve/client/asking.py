@@ -67,7 +67,7 @@ async def ask(session: Session, request: Request, *, seconds: float | None = Non
         seconds: no attempt begins later than this after the first; default: the session's `retry_seconds`.
 
     Raises:
-        InputError: the client was closed.
+        InputError: the client was closed, or a text of the request is not valid Unicode.
         ComlnError: the answer is no success.
         NoAnswerError: there is no answer.
     """
@@ -79,7 +79,10 @@ async def ask(session: Session, request: Request, *, seconds: float | None = Non
         attempt += 1
         try:
             answer = await session.runtime.send(request)
-        except httpx2.TransportError as failure:
+        except UnicodeEncodeError as failure:
+            around = failure.object[max(0, failure.start - 40) : failure.end + 40]
+            raise InputError(f"{around!r} is not valid Unicode, and cannot be sent") from None
+        except httpx2.RequestError as failure:
             error: ComlnError = _no_answer(session, failure, attempt, time.monotonic() - began)
             error.__cause__ = failure
             again = (request.repeatable or isinstance(failure, _NEVER_SENT)) and (session.answered or attempt < _FEW)
@@ -150,7 +153,7 @@ def _retry_after(answer: httpx2.Response) -> float | None:
     return float(text) if text.isascii() and text.isdecimal() and len(text) < 7 else None
 
 
-def _no_answer(session: Session, failure: httpx2.TransportError, attempts: int, seconds: float) -> NoAnswerError:
+def _no_answer(session: Session, failure: httpx2.RequestError, attempts: int, seconds: float) -> NoAnswerError:
     tried = f" ({attempts} attempts in {seconds:.0f} s)" if attempts > 1 else ""
     why = str(failure) or type(failure).__name__
     if isinstance(failure, httpx2.TimeoutException):

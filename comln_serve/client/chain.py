@@ -27,7 +27,10 @@ def path_of(classifier: str | Classifier, *more: str | int) -> str:
         raise InputError(f"the classifier is {reference!r}; give an id, a name, name@version, or what a call returned")
     if not reference.strip():
         raise InputError("the classifier's reference is empty; give an id, a name or name@version")
-    return "/".join(["/classifiers", quote(reference, safe="@"), *map(str, more)])
+    try:
+        return "/".join(["/classifiers", quote(reference, safe="@"), *map(str, more)])
+    except UnicodeEncodeError:
+        raise InputError(f"the classifier is {reference!r}, which is not valid Unicode") from None
 
 
 class Chain:

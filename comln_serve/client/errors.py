@@ -1,5 +1,6 @@
 """Errors of the client."""
 
+import copyreg
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,10 @@ class ComlnError(Exception):
         self.detail: Mapping[str, Any] = detail or {}
         self.status = status
         self.request_id = request_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickled without a call of the class, of which each takes other arguments: an estimator's error in a worker.
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class InputError(ComlnError, ValueError):

@@ -55,7 +55,7 @@ def sources(images: Sequence[ImageSource], labels: Sequence[str] | None = None) 
         InputError: not a list of images, a single one as an array included, or not one label for each.
     """
     one_or_dict = isinstance(images, str | bytes | bytearray | dict | os.PathLike | Image.Image)
-    if one_or_dict or not hasattr(images, "__iter__"):
+    if one_or_dict or hasattr(images, "read") or not hasattr(images, "__iter__"):
         kind = type(images).__name__
         raise InputError(f"images is a {kind}; give a list of images, with one label each where they have some")
     shape = tuple(getattr(images, "shape", ()))

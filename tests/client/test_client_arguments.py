@@ -3,6 +3,7 @@
 import base64
 import io
 import math
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from comln_serve.client import BadImageError, Client, InputError, NoAnswerError
+from comln_serve.client import BadImageError, Client, IncompleteError, InputError, NoAnswerError
 from tests.client.wires import PAIR, Wire, client_on, wire_to
 from tests.support.image_files import image_bytes
 from tests.support.messages import GREEN, RED
@@ -45,6 +46,7 @@ def test_what_is_no_horizon(refusing: tuple[Client, Wire], horizon: Any) -> None
         ([], [], "images is empty"),
         (b"one", ["a"], "images is a bytes; give a list of images"),
         ({"a": [b"one"]}, ["a"], "images is a dict; give a list of images"),
+        (io.BytesIO(RED), ["red"], "images is a BytesIO; give a list of images"),
         ([RED, GREEN], ["red"], "received 2 images and 1 labels"),
         ([RED, GREEN], ["red", " "], "label 2 is ' '; a label is text that is not blank"),
         ([RED, GREEN], ["red", 3], "label 2 is 3"),
@@ -92,10 +94,16 @@ def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path
         (lambda: comln.rename_classes("pair", {"red": wrong}), r"labels has \[1\] for 'red'; give a text"),
         (lambda: comln.adapt(*PAIR, metadata=wrong), r"metadata is \[1\]; give a dictionary"),
         (lambda: comln.edit("pair", metadata={"line": wrong}), r"metadata has \[1\] for 'line'; give a text"),
+        # Of bytes that are not UTF-8, a command's arguments are such texts.
+        (lambda: comln.classifier("caf\udce9"), r"the classifier is 'caf\\udce9', which is not valid Unicode"),
+        (lambda: comln.classifiers(name="caf\udce9"), r"'caf\\udce9' is not valid Unicode, and cannot be sent"),
+        (lambda: comln.rename_classes("pair", {"red": "caf\udce9"}), r"caf\\udce9\"}.* is not valid Unicode"),
     ):
         with pytest.raises(InputError, match=said):
             call()
     assert line.requests == []
+    with pytest.raises(InputError, match=r"'caf\\udce9' is not valid Unicode"):
+        comln.adapt(*PAIR, name="caf\udce9")
     comln.adapt(*PAIR, name="pair")
     with pytest.raises(InputError, match=r"missing/x.safetensors: cannot be written: No such file"):
         comln.export("pair", tmp_path / "missing" / "x.safetensors", "safetensors")
@@ -174,6 +182,18 @@ def test_images_that_cannot_be_used(comln: Client, line: Wire, tmp_path: Path) -
     assert [item.image for item in found.skipped] == [str(bad[0]), "image 3", "image 4"]
     with pytest.raises(InputError, match=r"none of the 3 images can be used; the first: .*gone.png: cannot be read"):
         comln.predict(bad, "pair", on_bad="skip")
+    for name in ("a.txt", "b.png"):
+        (tmp_path / name).write_bytes(b"text")
+    with pytest.raises(InputError, match=r"^/.*b\.png: is no image: it begins with b'text'"):
+        comln.predict_folder(tmp_path, "pair")
+
+
+def test_errors_can_be_sent_to_another_process() -> None:
+    """As of an estimator that is fitted by several."""
+    cause = BadImageError("a.png", "is empty", code="invalid_image", detail={"image": 3}, status=422)
+    for error in (InputError("a"), cause, IncompleteError("some", cause, done=1, total=2, leftover=("clf",))):
+        there = pickle.loads(pickle.dumps(error))
+        assert (type(there), str(there), vars(there)) == (type(error), str(error), vars(error))
 
 
 def test_images_that_the_server_refuses(comln: Client, line: Wire) -> None:

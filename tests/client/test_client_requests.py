@@ -149,6 +149,14 @@ def test_answers_of_other_programs(line: Wire, answer: httpx2.Response, said: st
     assert (caught.value.code, caught.value.status) == (None, answer.status_code)
 
 
+def test_an_answer_that_cannot_be_decoded(line: Wire) -> None:
+    """As of a proxy that damages what it compresses."""
+    encoded = {"Content-Encoding": "gzip"}
+    line.before = lambda _request: httpx2.Response(200, headers=encoded, stream=httpx2.ByteStream(b"none"))
+    with client_on(line) as client, pytest.raises(NoAnswerError, match="incorrect header check"):
+        client.models()
+
+
 @pytest.mark.parametrize(
     "url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://host/?a=b", "http://[::1", "http://host:99999"]
 )

@@ -329,6 +329,25 @@ def test_what_was_deleted_is_said_even_if_the_server_is_gone_then(
     assert (deleted.exit_code, deleted.stdout) == (0, "deleted old@2\n")
 
 
+def test_names_of_files_that_are_not_utf8_are_printed(run: Run, photos: Path, tmp_path: Path) -> None:
+    run("adapt", photos, "--name", "shop")
+    file = tmp_path / os.fsdecode(b"caf\xe9.safetensors")
+    exporting = ("classifiers", "export", "shop", "-o", file)
+    assert run(*exporting).stdout == f"{tmp_path}/caf\\udce9.safetensors\n"
+    assert printed(run(*exporting, "--json"))["file"] == str(file)
+    refused = run("classifiers", "import", file, "--name", file.name, "--json")
+    assert (refused.exit_code, "is not valid Unicode" in refused.stdout) == (2, True)
+
+
+def test_ctrl_c_before_the_page_is_opened(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_client: Client) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Client, "live", interrupt)
+    result = run("open")
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "comln: interrupted\n")
+
+
 def test_models(run: Run) -> None:
     lines = run("models", "ls").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["NAME", "tiny", "tiny-learned", "tiny-prototype"]

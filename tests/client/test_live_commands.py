@@ -66,8 +66,13 @@ def test_one_bad_image_is_not_counted(comln: Run, shop: str, tmp_path: Path) -> 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize(
     "options",
-    [["--classifier", "shop"], ["--classifier", "shop", "--json"], ["--classifier", "shop", "--csv", "-"]],
-    ids=["text", "json", "csv"],
+    [
+        ["--classifier", "shop"],
+        ["--classifier", "shop", "--json"],
+        ["--classifier", "shop", "--csv", "-"],
+        ["--classifier", "none", "--json"],
+    ],
+    ids=["text", "json", "csv", "error"],
 )
 def test_a_full_standard_output(url: str, shop: str, photos: Path, options: list[str]) -> None:
     command = [sys.executable, "-m", "comln_serve.client", "predict", str(photos), *options]

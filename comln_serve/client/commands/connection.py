@@ -111,8 +111,8 @@ class Output:
 
     def write(self, text: str) -> None:
         """Write text to standard output as it is; if that fails, end the command, at a closed pipe without a word."""
-        try:
-            click.echo(text, nl=False)
+        try:  # paths may have bytes that are not UTF-8
+            click.echo(text.encode("utf-8", "backslashreplace").decode(), nl=False)
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -131,7 +131,7 @@ class Output:
         """
         if self.as_json:
             facts = {name: getattr(error, name) for name in ("code", "message", "detail", "status", "request_id")}
-            click.echo(to_json({**(done or {}), "error": facts}))
+            self.write(f"{to_json({**(done or {}), 'error': facts})}\n")
         else:
             code = "" if error.code is None else f" ({error.code})"
             text, commands = _HINTS.get(error.code, ("", []))
