@@ -134,7 +134,8 @@ def class_of(labels: Iterable[str], classes: Sequence[str]) -> dict[str, str | N
     may be composed otherwise.
     """
     composed = {normalize("NFC", label): label for label in classes}
-    return {label: label if label in classes else composed.get(normalize("NFC", label)) for label in labels}
+    own = frozenset(classes)
+    return {label: label if label in own else composed.get(normalize("NFC", label)) for label in dict.fromkeys(labels)}
 
 
 def as_classes(labels: Mapping[str, str], classes: Sequence[str], *, unknown: bool, remedy: str) -> dict[str, str]:
@@ -186,7 +187,11 @@ def evaluation_of(found: Predictions, labels: Mapping[str, str], classifier: Cla
     known = [item for item in images if item.right is not None]
     if not known:
         raise InputError("no image of the classifier's classes could be used")
-    scores = tuple(_score(one, known) for one in classifier.classes)
+    taken = {label: Counter[str]() for label in classifier.labels}  # by class, what its images were taken for
+    for item in known:
+        taken[item.label][item.predicted] += 1
+    predicted = Counter(item.predicted for item in known)
+    scores = tuple(_score(one, taken[one.label], predicted[one.label]) for one in classifier.classes)
     recalls = [score.recall for score in scores if score.recall is not None]
     accuracy = sum(item.right is True for item in known) / len(known)
     return Evaluation(
@@ -205,19 +210,18 @@ def evaluation_of(found: Predictions, labels: Mapping[str, str], classifier: Cla
     )
 
 
-def _score(one: ClassCount, known: Sequence[Judged]) -> ClassScore:
-    label = one.label
-    own = [item for item in known if item.label == label]
-    right = sum(item.right is True for item in own)
-    predicted = sum(item.predicted == label for item in known)
-    mistaken = Counter(item.predicted for item in own if not item.right)
+def _score(one: ClassCount, taken: Counter[str], predicted: int) -> ClassScore:
+    """The score of a class whose images were taken for `taken`, and as which `predicted` images were predicted."""
+    images, right = taken.total(), taken[one.label]
     return ClassScore(
-        label=label,
-        images=len(own),
+        label=one.label,
+        images=images,
         examples=one.examples,
-        recall=right / len(own) if own else None,
+        recall=right / images if images else None,
         precision=right / predicted if predicted else None,
-        taken_for=tuple(Mistaken(label=other, images=count) for other, count in mistaken.most_common()),
+        taken_for=tuple(
+            Mistaken(label=other, images=count) for other, count in taken.most_common() if other != one.label
+        ),
     )
 
 

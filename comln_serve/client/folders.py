@@ -137,7 +137,9 @@ def _walk(root: Path) -> Iterator[tuple[Path, list[Path], bool]]:
             identity = (found.st_dev, found.st_ino)
             if identity in above:  # a link to a folder above it would go round for ever
                 continue
-            children = sorted(path for path in folder.iterdir() if not _is_litter(path.name))
+            children = sorted(
+                path for path in folder.iterdir() if path.name[0] != "." and path.name.lower() not in _LITTER
+            )
         except OSError as error:
             raise InputError(f"{name_of(folder)}: cannot be listed: {error.strerror}") from error
         folders = [path for path in children if os.path.isdir(path)]  # noqa: PTH112 - as of `isfile`
@@ -145,7 +147,3 @@ def _walk(root: Path) -> Iterator[tuple[Path, list[Path], bool]]:
         files = [path for path in children if path in others]
         yield folder, files, bool(folders)
         waiting += [(path, above | {identity}) for path in reversed(folders)]
-
-
-def _is_litter(name: str) -> bool:
-    return name.startswith(".") or name.lower() in _LITTER

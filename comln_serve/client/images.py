@@ -24,6 +24,7 @@ _SERVERS_NAME = {"MPO": "JPEG", "HEIF": "HEIC"}
 # Pictures of other modes (16 bits, CMYK) are not shrunk: the server converts them by rules of its own.
 _SHRINKABLE = {"1", "L", "LA", "P", "RGB", "RGBA"}
 _JPEG_QUALITY = 92
+_LONGEST_PATH = 4096  # of Linux; other systems allow less
 _MOST_PIXELS = 178_956_970  # of Pillow
 
 
@@ -119,9 +120,9 @@ def prepare(source: Source, max_side: int | None, formats: Collection[str]) -> P
 
 
 def _name(item: ImageSource, number: int) -> str:
-    if isinstance(item, str) and item.startswith("data:"):
-        return f"image {number}"  # a data URL has no name, and is long
-    return name_of(item) if isinstance(item, str | os.PathLike) else f"image {number}"
+    if not isinstance(item, str | os.PathLike) or str(item).startswith("data:") or len(str(item)) > _LONGEST_PATH:
+        return f"image {number}"  # a data URL, or base64 in place of a path, has no name, and is long
+    return name_of(item)
 
 
 def _read(name: str, content: ImageSource) -> bytes:

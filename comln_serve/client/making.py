@@ -5,8 +5,9 @@ import math
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from comln_serve.client.arguments import metadata_of, texts_by
 from comln_serve.client.asking import Session, ask_for
@@ -210,8 +211,8 @@ async def adapt_again(
     Raises:
         NotFoundError: there is no such classifier. And as `adapt`.
     """
-    _check_horizon(horizon)
-    return await _change(session, classifier, "adapt", {"horizon": horizon, "promote": promote})
+    content = {"horizon": _checked_horizon(horizon), "promote": promote}
+    return await _change(session, classifier, "adapt", content)
 
 
 async def import_support(
@@ -300,21 +301,23 @@ def _options(
     metadata: Mapping[str, str] | None,
     expires_in_seconds: int | None,
 ) -> dict[str, str]:
-    _check_horizon(horizon)
     given = {
         "name": name,
         "model": model,
-        "horizon": horizon,
+        "horizon": _checked_horizon(horizon),
         "metadata": None if metadata is None else json.dumps(metadata_of(metadata)),
         "expires_in_seconds": expires_in_seconds,
     }
     return {key: str(value) for key, value in given.items() if value is not None}
 
 
-def _check_horizon(horizon: Horizon) -> None:
-    is_number = isinstance(horizon, float | int) and not isinstance(horizon, bool)
-    if horizon in (None, "learned", "auto") or (is_number and 0.0 < float(horizon) < math.inf):
-        return
+def _checked_horizon(horizon: Horizon) -> Horizon:
+    """The horizon, a number as a float, as NumPy has others. Raises InputError if it is none."""
+    if horizon in (None, "learned", "auto"):
+        return horizon
+    is_number = isinstance(cast("object", horizon), Real) and not isinstance(horizon, bool)
+    if is_number and 0.0 < float(horizon) < math.inf:
+        return float(horizon)
     raise InputError(f"horizon is {horizon!r}; give a number over 0, 'learned' or 'auto'")
 
 

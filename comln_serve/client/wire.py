@@ -29,6 +29,8 @@ def _of_object(value: object) -> Any:
 
 
 def _parse(kind: Any, value: Any, where: str) -> Any:
+    if type(value) is kind:  # as most are: texts and numbers
+        return value
     origin, inner = get_origin(kind), get_args(kind)
     if origin is tuple:
         items = enumerate(_expect(list, value, where))

@@ -40,6 +40,12 @@ def test_what_is_no_horizon(refusing: tuple[Client, Wire], horizon: Any) -> None
     assert line.requests == []
 
 
+def test_numbers_of_numpy(comln: Client) -> None:
+    pair = comln.adapt(*PAIR, horizon=np.int64(3))
+    assert (pair.horizon, pair.horizon_rule) == (3.0, "given")
+    assert comln.adapt_again(pair, horizon=np.float32(2.5)).horizon == 2.5
+
+
 @pytest.mark.parametrize(
     ("images", "labels", "said"),
     [
@@ -114,9 +120,13 @@ def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path
     assert comln.export("pair", tmp_path / "x.txt", "safetensors").name == "x.txt"
     with pytest.raises(InputError, match=r"x\.onnx: ends in \.onnx, and the format is safetensors"):
         comln.export("pair", tmp_path / "x.onnx", "safetensors")
-    for address in ("data:image/png;base64," + "A" * 10_000, "https://example.org/x.png"):
-        with pytest.raises(BadImageError, match="is an address, not a path") as caught:
-            comln.predict([address], "pair")
+    for text, said in (
+        ("data:image/png;base64," + "A" * 10_000, "is an address, not a path"),
+        ("https://example.org/x.png", "is an address, not a path"),
+        ("A" * 10_000, "^image 1: cannot be read: File name too long"),
+    ):
+        with pytest.raises(BadImageError, match=said) as caught:
+            comln.predict([text], "pair")
         assert len(str(caught.value)) < 200
     with pytest.raises(InputError, match="retry_seconds is nan; give seconds, from 0 on"):
         Client("http://127.0.0.1", retry_seconds=math.nan)

@@ -72,7 +72,10 @@ class OnceCommand(click.Command):
         """
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for option in () if ctx.resilient_parsing else given:
-            if isinstance(option, click.Option) and _has_one_value(option) and given.count(option) > 1:
+            if not isinstance(option, click.Option) or option.multiple:
+                continue
+            # A flag without an opposite says the same twice.
+            if given.count(option) > 1 and (not option.is_flag or option.secondary_opts):
                 name = "/".join((max(option.opts, key=len), *option.secondary_opts))
                 raise click.UsageError(f"{name} is given twice; give it once", ctx)
         return super().parse_args(ctx, args)
@@ -138,11 +141,6 @@ class Output:
             hint = text.format(*(command_line(*command) for command in commands))
             self.note(f"comln: {error.message}{code} {hint}".rstrip())
         sys.exit(2 if isinstance(error, InputError) else 1)
-
-
-def _has_one_value(option: click.Option) -> bool:
-    # A flag without an opposite says the same twice.
-    return not option.multiple and (not option.is_flag or bool(option.secondary_opts))
 
 
 def connected(command: Callable[Concatenate[Client, Output, _P], None]) -> Callable[..., None]:
