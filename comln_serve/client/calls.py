@@ -1,4 +1,4 @@
-"""The calls of the client about stored classifiers and the server, as coroutines on a `Runtime`."""
+"""The calls of the clients about stored classifiers and the server, as coroutines on a `Runtime`."""
 
 import os
 import stat
@@ -34,195 +34,187 @@ ExportFormat: TypeAlias = Literal["onnx", "safetensors", "support"]
 _SUFFIXES: Mapping[str, ExportFormat] = {".onnx": "onnx", ".safetensors": "safetensors", ".support": "support"}
 
 
-async def classifiers(
-    session: Session, *, name: str | None = None, model: str | None = None, limit: int | None = None
-) -> list[Classifier]:
-    """The stored classifiers, the newest first, from as many pages as it takes.
+class StoredCalls:
+    """Calls of a client about stored classifiers and the server."""
 
-    Args:
-        name, model: only those with this name, or adapted on this model.
-        limit: at most so many; default: all.
-    """
-    found: list[Classifier] = []
-    before: int | None = None
-    while limit is None or len(found) < limit:
-        size = _PAGE if limit is None else min(_PAGE, limit - len(found))
-        parameters = {"name": name, "model": model, "before": before, "limit": size}
-        page = await ask_for(session, ClassifierPage, Request("GET", "/classifiers", parameters))
-        found += page.classifiers
-        before = page.next
-        if before is None:
-            break
-    return found
+    _session: Session
 
+    async def classifiers(
+        self, *, name: str | None = None, model: str | None = None, limit: int | None = None
+    ) -> list[Classifier]:
+        """The stored classifiers, the newest first, from as many pages as it takes.
 
-async def classifier(session: Session, classifier: str | Classifier) -> ClassifierDetail:
-    """A stored classifier with its report.
+        Args:
+            name, model: only those with this name, or adapted on this model.
+            limit: at most so many; default: all.
+        """
+        found: list[Classifier] = []
+        before: int | None = None
+        while limit is None or len(found) < limit:
+            size = _PAGE if limit is None else min(_PAGE, limit - len(found))
+            parameters = {"name": name, "model": model, "before": before, "limit": size}
+            page = await ask_for(self._session, ClassifierPage, Request("GET", "/classifiers", parameters))
+            found += page.classifiers
+            before = page.next
+            if before is None:
+                break
+        return found
 
-    Raises:
-        NotFoundError: there is no such classifier.
-    """
-    return await ask_for(session, ClassifierDetail, Request("GET", path_of(classifier)))
+    async def classifier(self, classifier: str | Classifier) -> ClassifierDetail:
+        """A stored classifier with its report.
 
+        Raises:
+            NotFoundError: there is no such classifier.
+        """
+        return await ask_for(self._session, ClassifierDetail, Request("GET", path_of(classifier)))
 
-async def examples(session: Session, classifier: str | Classifier) -> tuple[Example, ...]:
-    """Number and label of each image that a classifier was adapted to, in the order sent.
+    async def examples(self, classifier: str | Classifier) -> tuple[Example, ...]:
+        """Number and label of each image that a classifier was adapted to, in the order sent.
 
-    Raises:
-        NotFoundError: there is no such classifier.
-    """
-    found = await ask_for(session, ExampleList, Request("GET", path_of(classifier, "examples")))
-    return found.examples
+        Raises:
+            NotFoundError: there is no such classifier.
+        """
+        found = await ask_for(self._session, ExampleList, Request("GET", path_of(classifier, "examples")))
+        return found.examples
 
+    async def thumbnail(self, classifier: str | Classifier, number: int) -> bytes:
+        """The small JPEG that the server keeps of one example of a class, where its operator allows it.
 
-async def thumbnail(session: Session, classifier: str | Classifier, number: int) -> bytes:
-    """The small JPEG that the server keeps of one example of a class, where its operator allows it.
+        Args:
+            number: of an example; `thumbnail` of each of a classifier's `classes` has it.
 
-    Args:
-        number: of an example; `thumbnail` of each of a classifier's `classes` has it.
+        Raises:
+            NotFoundError: there is no such classifier, or the server keeps none of that example.
+        """
+        answer = await ask(self._session, Request("GET", path_of(classifier, "examples", number, "thumbnail")))
+        return answer.content
 
-    Raises:
-        NotFoundError: there is no such classifier, or the server keeps none of that example.
-    """
-    answer = await ask(session, Request("GET", path_of(classifier, "examples", number, "thumbnail")))
-    return answer.content
+    async def delete(self, classifier: str | Classifier) -> ClassifierDetail:
+        """Delete a classifier; of a name the version that it stands for. Returns what was deleted.
 
+        Raises:
+            NotFoundError: there is no such classifier.
+        """
+        # By its id: a repeated request must not delete the version that the name stands for then.
+        found = await ask_for(self._session, ClassifierDetail, Request("GET", path_of(classifier)))
+        with suppress(NotFoundError):  # a repeated request finds what the first has deleted
+            await ask(self._session, Request("DELETE", path_of(found)))
+        return found
 
-async def delete(session: Session, classifier: str | Classifier) -> ClassifierDetail:
-    """Delete a classifier; of a name the version that it stands for. Returns what was deleted.
+    async def promote(self, classifier: str | Classifier) -> Classifier:
+        """Let a name stand for one of its versions, given as name@version, id, or what a call returned.
 
-    Raises:
-        NotFoundError: there is no such classifier.
-    """
-    # By its id: a repeated request must not delete the version that the name stands for then.
-    found = await ask_for(session, ClassifierDetail, Request("GET", path_of(classifier)))
-    with suppress(NotFoundError):  # a repeated request finds what the first has deleted
-        await ask(session, Request("DELETE", path_of(found)))
-    return found
+        Raises:
+            NotFoundError: there is no such classifier.
+        """
+        return await ask_for(self._session, Classifier, Request("POST", path_of(classifier, "promote")))
 
+    async def edit(
+        self,
+        classifier: str | Classifier,
+        *,
+        name: str | None = None,
+        promote: bool = True,
+        metadata: Mapping[str, str] | None = None,
+        expires_in_seconds: int | EllipsisType | None = ...,
+    ) -> ClassifierDetail:
+        """Change the name, the metadata or the time of expiry of a classifier. What is left out stays.
 
-async def promote(session: Session, classifier: str | Classifier) -> Classifier:
-    """Let a name stand for one of its versions, given as name@version, id, or what a call returned.
+        Args:
+            name: a classifier without a name becomes the next version of it. If `classifier` is a name, all its
+                versions are renamed; the new name must have none.
+            promote: let the name stand for a classifier that had none; it always stands for its first version.
+            metadata: in place of what is there.
+            expires_in_seconds: from now on; None: never.
 
-    Raises:
-        NotFoundError: there is no such classifier.
-    """
-    return await ask_for(session, Classifier, Request("POST", path_of(classifier, "promote")))
+        Raises:
+            NotFoundError: there is no such classifier.
+            ComlnError: the server refused it, as for a name that is taken; or the answer was lost.
+        """
+        content: dict[str, Any] = {}
+        if name is not None:
+            content |= {"name": name, "promote": promote}
+        if metadata is not None:
+            content["metadata"] = metadata_of(metadata)
+        if not isinstance(expires_in_seconds, EllipsisType):
+            content["expires_in_seconds"] = expires_in_seconds
+        if not content:
+            raise InputError("give at least one of name, metadata and expires_in_seconds")
+        # Under its new name, a renamed classifier would not be found again.
+        request = Request("PATCH", path_of(classifier), content=content, repeatable=name is None)
+        return await ask_for(self._session, ClassifierDetail, request)
 
+    async def rollback(self, name: str) -> Classifier:
+        """Let a name stand for the version that was promoted before. Returns that version.
 
-async def edit(
-    session: Session,
-    classifier: str | Classifier,
-    *,
-    name: str | None = None,
-    promote: bool = True,
-    metadata: Mapping[str, str] | None = None,
-    expires_in_seconds: int | EllipsisType | None = ...,
-) -> ClassifierDetail:
-    """Change the name, the metadata or the time of expiry of a classifier. What is left out stays.
+        Raises:
+            NotFoundError: there is no such name.
+            ComlnError: no other version was promoted before; or the answer was lost, and with it whether it was done.
+        """
+        return await ask_for(self._session, Classifier, Request("POST", path_of(name, "rollback"), repeatable=False))
 
-    Args:
-        name: a classifier without a name becomes the next version of it. If `classifier` is a name, all its versions
-            are renamed; the new name must have none.
-        promote: let the name stand for a classifier that had none; it always stands for its first version.
-        metadata: in place of what is there.
-        expires_in_seconds: from now on; None: never.
+    async def export(
+        self,
+        classifier: str | Classifier,
+        path: Folder = ".",
+        format: ExportFormat | None = None,  # noqa: A002 - the API's word
+    ) -> Path:
+        """Write a classifier to a file: "onnx", images in and probabilities out; "safetensors", the last layer;
+        "support", the embeddings and labels of its examples, from which `import_support` makes it on another server.
 
-    Raises:
-        NotFoundError: there is no such classifier.
-        ComlnError: the server refused it, as for a name that is taken; or the answer was lost.
-    """
-    content: dict[str, Any] = {}
-    if name is not None:
-        content |= {"name": name, "promote": promote}
-    if metadata is not None:
-        content["metadata"] = metadata_of(metadata)
-    if not isinstance(expires_in_seconds, EllipsisType):
-        content["expires_in_seconds"] = expires_in_seconds
-    if not content:
-        raise InputError("give at least one of name, metadata and expires_in_seconds")
-    # Under its new name, a renamed classifier would not be found again.
-    request = Request("PATCH", path_of(classifier), content=content, repeatable=name is None)
-    return await ask_for(session, ClassifierDetail, request)
+        Args:
+            path: a file, which is replaced once all has arrived (of a link, what it leads to); a device or a pipe,
+                which is written to; or a folder, where the server names the file.
+            format: default: as the path ends, .onnx, .safetensors or .support; "onnx" for a folder.
 
+        Returns:
+            The file's path.
 
-async def rollback(session: Session, name: str) -> Classifier:
-    """Let a name stand for the version that was promoted before. Returns that version.
+        Raises:
+            NotFoundError: there is no such classifier.
+            InputError: the file cannot be written, or its name tells no format, or another than `format`.
+        """
+        kind = await self._session.runtime.call(_format_of, path, format)
+        route, parameters = ("support", {}) if kind == "support" else ("export", {"format": kind})
+        answer = await ask(self._session, Request("GET", path_of(classifier, route), parameters))
+        return await self._session.runtime.call(_write, Path(path), answer)
 
-    Raises:
-        NotFoundError: there is no such name.
-        ComlnError: no other version was promoted before; or the answer was lost, and with it whether it was done.
-    """
-    return await ask_for(session, Classifier, Request("POST", path_of(name, "rollback"), repeatable=False))
+    async def models(self) -> tuple[Model, ...]:
+        """The models that are served."""
+        found = await ask_for(self._session, ModelList, Request("GET", "/models"))
+        return found.models
 
+    async def reload_models(self) -> ModelsReloaded:
+        """Let the server serve the bundles that its folder holds now. An operator's key is needed, where keys are.
 
-async def export(
-    session: Session,
-    classifier: str | Classifier,
-    path: Folder = ".",
-    format: ExportFormat | None = None,  # noqa: A002 - the API's word
-) -> Path:
-    """Write a classifier to a file: "onnx", images in and probabilities out; "safetensors", the last layer; "support",
-    the embeddings and labels of its examples, from which `import_support` makes it on another server.
+        Raises:
+            ComlnError: a bundle cannot be used, and nothing was changed; or there is no answer.
+        """
+        return await ask_for(self._session, ModelsReloaded, Request("POST", "/models/reload"))
 
-    Args:
-        path: a file, which is replaced once all has arrived (of a link, what it leads to); a device or a pipe, which is
-            written to; or a folder, where the server names the file.
-        format: default: as the path ends, .onnx, .safetensors or .support; "onnx" for a folder.
+    async def limits(self) -> Limits:
+        """What a request may have. The client keeps to it by itself."""
+        return await ask_for(self._session, Limits, Request("GET", "/limits"))
 
-    Returns:
-        The file's path.
+    async def live(self) -> Health:
+        """Ask once whether the server's process answers.
 
-    Raises:
-        NotFoundError: there is no such classifier.
-        InputError: the file cannot be written, or its name tells no format, or another than `format`.
-    """
-    kind = await session.runtime.call(_format_of, path, format)
-    route, parameters = ("support", {}) if kind == "support" else ("export", {"format": kind})
-    answer = await ask(session, Request("GET", path_of(classifier, route), parameters))
-    return await session.runtime.call(_write, Path(path), answer)
+        Raises:
+            NoAnswerError: it does not.
+        """
+        return await ask_for(self._session, Health, Request("GET", "/health/live"), seconds=0.0)
 
+    async def ready(self, *, wait: float = 0.0) -> Health:
+        """Ask whether the server is ready to adapt and predict.
 
-async def models(session: Session) -> tuple[Model, ...]:
-    """The models that are served."""
-    found = await ask_for(session, ModelList, Request("GET", "/models"))
-    return found.models
+        Args:
+            wait: seconds to keep asking, for a server that is being started.
 
-
-async def reload_models(session: Session) -> ModelsReloaded:
-    """Let the server serve the bundles that its folder holds now. An operator's key is needed, where keys are.
-
-    Raises:
-        ComlnError: a bundle cannot be used, and nothing was changed; or there is no answer.
-    """
-    return await ask_for(session, ModelsReloaded, Request("POST", "/models/reload"))
-
-
-async def limits(session: Session) -> Limits:
-    """What a request may have. The client keeps to it by itself."""
-    return await ask_for(session, Limits, Request("GET", "/limits"))
-
-
-async def live(session: Session) -> Health:
-    """Ask once whether the server's process answers.
-
-    Raises:
-        NoAnswerError: it does not.
-    """
-    return await ask_for(session, Health, Request("GET", "/health/live"), seconds=0.0)
-
-
-async def ready(session: Session, *, wait: float = 0.0) -> Health:
-    """Ask whether the server is ready to adapt and predict.
-
-    Args:
-        wait: seconds to keep asking, for a server that is being started.
-
-    Raises:
-        ComlnError: it is not, or not yet.
-    """
-    session.answered = session.answered or wait > 0.0  # it may not listen yet
-    return await ask_for(session, Health, Request("GET", "/health/ready"), seconds=wait)
+        Raises:
+            ComlnError: it is not, or not yet.
+        """
+        self._session.answered = self._session.answered or wait > 0.0  # it may not listen yet
+        return await ask_for(self._session, Health, Request("GET", "/health/ready"), seconds=wait)
 
 
 def _format_of(path: Folder, given: ExportFormat | None) -> ExportFormat:

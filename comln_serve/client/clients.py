@@ -1,7 +1,6 @@
 """`Client` and `AsyncClient`: the same calls, for programs that wait and for those on an event loop."""
 
 import functools
-import inspect
 import os
 import ssl
 from collections.abc import Callable, Coroutine
@@ -10,11 +9,13 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
 import httpx2
 
 from comln_serve import __version__
-from comln_serve.client import calls, making, predicting
 from comln_serve.client.arguments import seconds_of, side_of
 from comln_serve.client.asking import Session
+from comln_serve.client.calls import StoredCalls
 from comln_serve.client.errors import InputError
 from comln_serve.client.images import DEFAULT_MAX_SIDE
+from comln_serve.client.making import MakingCalls
+from comln_serve.client.predicting import PredictingCalls
 from comln_serve.client.runtime import AsyncRuntime, BlockingRuntime, result_of
 
 _P = ParamSpec("_P")
@@ -26,37 +27,6 @@ DEFAULT_TIMEOUT = 300.0
 DEFAULT_RETRY_SECONDS = 120.0
 _CONNECT_SECONDS = 10.0
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
-
-_Call = Callable[Concatenate[Session, _P], Coroutine[Any, Any, _T]]
-
-
-def _blocking(call: _Call[_P, _T]) -> Callable[Concatenate["Client", _P], _T]:
-    """The call as a method of `Client`."""
-
-    @functools.wraps(call)
-    def method(self: "Client", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return result_of(call(self._session, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
-
-    return _as_method(method)
-
-
-def _awaitable(call: _Call[_P, _T]) -> Callable[Concatenate["AsyncClient", _P], Coroutine[Any, Any, _T]]:
-    """The call as a method of `AsyncClient`."""
-
-    @functools.wraps(call)
-    async def method(self: "AsyncClient", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return await call(self._session, *args, **kwargs)  # pyright: ignore[reportPrivateUsage]
-
-    return _as_method(method)
-
-
-def _as_method(method: _T) -> _T:
-    """Show help() `self` in place of the session."""
-    signature = inspect.signature(cast("Callable[..., Any]", method))
-    session, *others = signature.parameters.values()
-    parameters = [session.replace(name="self", annotation=inspect.Parameter.empty), *others]
-    setattr(method, "__signature__", signature.replace(parameters=parameters))  # noqa: B010
-    return method
 
 
 class _Base(Generic[_Transport]):
@@ -124,82 +94,10 @@ class _Base(Generic[_Transport]):
         return f"{type(self).__name__}({self._session.url!r})"  # without key and password: notebooks are shared
 
 
-class Client(_Base[httpx2.BaseTransport]):
-    """`with Client("http://127.0.0.1:8000") as client: ...` closes the connections at the end; so does `close`."""
-
-    _connect, _direct, _runtime = httpx2.Client, httpx2.HTTPTransport, BlockingRuntime
-
-    adapt = _blocking(making.adapt)
-    adapt_folder = _blocking(making.adapt_folder)
-    add_examples = _blocking(making.add_examples)
-    add_examples_folder = _blocking(making.add_examples_folder)
-    remove_examples = _blocking(making.remove_examples)
-    adapt_again = _blocking(making.adapt_again)
-    import_support = _blocking(making.import_support)
-    relabel_examples = _blocking(making.relabel_examples)
-    rename_classes = _blocking(making.rename_classes)
-    predict = _blocking(predicting.predict)
-    predict_folder = _blocking(predicting.predict_folder)
-    evaluate = _blocking(predicting.evaluate)
-    evaluate_folder = _blocking(predicting.evaluate_folder)
-    classifiers = _blocking(calls.classifiers)
-    classifier = _blocking(calls.classifier)
-    examples = _blocking(calls.examples)
-    thumbnail = _blocking(calls.thumbnail)
-    delete = _blocking(calls.delete)
-    promote = _blocking(calls.promote)
-    edit = _blocking(calls.edit)
-    rollback = _blocking(calls.rollback)
-    export = _blocking(calls.export)
-    models = _blocking(calls.models)
-    reload_models = _blocking(calls.reload_models)
-    limits = _blocking(calls.limits)
-    live = _blocking(calls.live)
-    ready = _blocking(calls.ready)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
-
-
-class AsyncClient(_Base[httpx2.AsyncBaseTransport]):
+class AsyncClient(_Base[httpx2.AsyncBaseTransport], MakingCalls, PredictingCalls, StoredCalls):
     """The same calls for asyncio and trio: `async with AsyncClient() as client: await client.predict(...)`."""
 
     _connect, _direct, _runtime = httpx2.AsyncClient, httpx2.AsyncHTTPTransport, AsyncRuntime
-
-    adapt = _awaitable(making.adapt)
-    adapt_folder = _awaitable(making.adapt_folder)
-    add_examples = _awaitable(making.add_examples)
-    add_examples_folder = _awaitable(making.add_examples_folder)
-    remove_examples = _awaitable(making.remove_examples)
-    adapt_again = _awaitable(making.adapt_again)
-    import_support = _awaitable(making.import_support)
-    relabel_examples = _awaitable(making.relabel_examples)
-    rename_classes = _awaitable(making.rename_classes)
-    predict = _awaitable(predicting.predict)
-    predict_folder = _awaitable(predicting.predict_folder)
-    evaluate = _awaitable(predicting.evaluate)
-    evaluate_folder = _awaitable(predicting.evaluate_folder)
-    classifiers = _awaitable(calls.classifiers)
-    classifier = _awaitable(calls.classifier)
-    examples = _awaitable(calls.examples)
-    thumbnail = _awaitable(calls.thumbnail)
-    delete = _awaitable(calls.delete)
-    promote = _awaitable(calls.promote)
-    edit = _awaitable(calls.edit)
-    rollback = _awaitable(calls.rollback)
-    export = _awaitable(calls.export)
-    models = _awaitable(calls.models)
-    reload_models = _awaitable(calls.reload_models)
-    limits = _awaitable(calls.limits)
-    live = _awaitable(calls.live)
-    ready = _awaitable(calls.ready)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -210,6 +108,60 @@ class AsyncClient(_Base[httpx2.AsyncBaseTransport]):
 
     async def __aexit__(self, *_exception: object) -> None:
         await self.close()
+
+
+def _blocking(call: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]) -> Callable[Concatenate["Client", _P], _T]:
+    """A call of `AsyncClient` as a method of `Client`, whose session has a runtime that blocks."""
+
+    @functools.wraps(call)
+    def method(self: "Client", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return result_of(call(self, *args, **kwargs))
+
+    return method
+
+
+class Client(_Base[httpx2.BaseTransport]):
+    """`with Client("http://127.0.0.1:8000") as client: ...` closes the connections at the end; so does `close`."""
+
+    _connect, _direct, _runtime = httpx2.Client, httpx2.HTTPTransport, BlockingRuntime
+
+    adapt = _blocking(AsyncClient.adapt)
+    adapt_folder = _blocking(AsyncClient.adapt_folder)
+    add_examples = _blocking(AsyncClient.add_examples)
+    add_examples_folder = _blocking(AsyncClient.add_examples_folder)
+    remove_examples = _blocking(AsyncClient.remove_examples)
+    adapt_again = _blocking(AsyncClient.adapt_again)
+    import_support = _blocking(AsyncClient.import_support)
+    relabel_examples = _blocking(AsyncClient.relabel_examples)
+    rename_classes = _blocking(AsyncClient.rename_classes)
+    predict = _blocking(AsyncClient.predict)
+    predict_folder = _blocking(AsyncClient.predict_folder)
+    evaluate = _blocking(AsyncClient.evaluate)
+    evaluate_folder = _blocking(AsyncClient.evaluate_folder)
+    classifiers = _blocking(AsyncClient.classifiers)
+    classifier = _blocking(AsyncClient.classifier)
+    examples = _blocking(AsyncClient.examples)
+    thumbnail = _blocking(AsyncClient.thumbnail)
+    delete = _blocking(AsyncClient.delete)
+    promote = _blocking(AsyncClient.promote)
+    edit = _blocking(AsyncClient.edit)
+    rollback = _blocking(AsyncClient.rollback)
+    export = _blocking(AsyncClient.export)
+    models = _blocking(AsyncClient.models)
+    reload_models = _blocking(AsyncClient.reload_models)
+    limits = _blocking(AsyncClient.limits)
+    live = _blocking(AsyncClient.live)
+    ready = _blocking(AsyncClient.ready)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
 
 
 def _checked_url(url: str) -> str:

@@ -1,4 +1,4 @@
-"""The calls of the client that make and change classifiers, as coroutines on a `Runtime`."""
+"""The calls of the clients that make and change classifiers, as coroutines on a `Runtime`."""
 
 import json
 import math
@@ -24,161 +24,242 @@ _MOST_NUMBERS = 500  # most examples that the server removes at a time
 Horizon: TypeAlias = float | Literal["learned", "auto"] | None
 
 
-async def adapt(
-    session: Session,
-    images: Sequence[ImageSource],
-    labels: Sequence[str],
-    *,
-    name: str | None = None,
-    model: str | None = None,
-    horizon: Horizon = None,
-    promote: bool = True,
-    metadata: Mapping[str, str] | None = None,
-    expires_in_seconds: int | None = None,
-    on_bad: OnBad = "raise",
-) -> Adapted:
-    """Make a classifier from labelled images.
+class MakingCalls:
+    """Calls of a client that make and change classifiers."""
 
-    More images than one request may have are sent in several; the classifier is the same. `name` stands for it once
-    all have been sent; a new name stands for its first part meanwhile.
+    _session: Session
 
-    Args:
-        images: paths, bytes of image files, opened files, Pillow images, or arrays (uint8, height x width x 3).
-        labels: one for each image, of two classes or more.
-        name: the classifier becomes its next version; default: a classifier without a name.
-        model: a model of `models()`; default: the server's.
-        horizon: how far to adapt: T in flow time, "learned" or "auto"; default: the model's own rule.
-        promote: let the name stand for the new version. It always stands for its first version.
-        metadata: your notes, kept with the classifier.
-        expires_in_seconds: when the classifier expires; default: never.
-        on_bad: "raise" at an image that cannot be used, or "skip" it.
+    async def adapt(
+        self,
+        images: Sequence[ImageSource],
+        labels: Sequence[str],
+        *,
+        name: str | None = None,
+        model: str | None = None,
+        horizon: Horizon = None,
+        promote: bool = True,
+        metadata: Mapping[str, str] | None = None,
+        expires_in_seconds: int | None = None,
+        on_bad: OnBad = "raise",
+    ) -> Adapted:
+        """Make a classifier from labelled images.
 
-    Raises:
-        InputError: the arguments cannot be sent, they are more images or classes than the server allows, or no image of
-            a class can be used; BadImageError: an image cannot.
-        IncompleteError: it failed after some of several requests, and what had been made is deleted. Or all is done,
-            but somebody else has promoted another version meanwhile, which stays.
-        ComlnError: the server refused it, or there is no answer.
-    """
-    items = sources(images, labels)
-    options = _options(name, model, horizon, metadata, expires_in_seconds)
-    cuts = Cuts(session, items, on_bad, every_class=True)
-    return await _upload(session, cuts, None, options, promote=promote, show=False)
+        More images than one request may have are sent in several; the classifier is the same. `name` stands for it once
+        all have been sent; a new name stands for its first part meanwhile.
 
+        Args:
+            images: paths, bytes of image files, opened files, Pillow images, or arrays (uint8, height x width x 3).
+            labels: one for each image, of two classes or more.
+            name: the classifier becomes its next version; default: a classifier without a name.
+            model: a model of `models()`; default: the server's.
+            horizon: how far to adapt: T in flow time, "learned" or "auto"; default: the model's own rule.
+            promote: let the name stand for the new version. It always stands for its first version.
+            metadata: your notes, kept with the classifier.
+            expires_in_seconds: when the classifier expires; default: never.
+            on_bad: "raise" at an image that cannot be used, or "skip" it.
 
-async def adapt_folder(
-    session: Session,
-    folder: Folder,
-    *,
-    name: str | None = None,
-    model: str | None = None,
-    horizon: Horizon = None,
-    promote: bool = True,
-    metadata: Mapping[str, str] | None = None,
-    expires_in_seconds: int | None = None,
-    on_bad: OnBad = "skip",
-    progress: bool | None = None,
-) -> Adapted:
-    """Make a classifier from a folder of class folders, `folder/<class>/<image>`.
+        Raises:
+            InputError: the arguments cannot be sent, they are more images or classes than the server allows, or no
+                image of a class can be used; BadImageError: an image cannot.
+            IncompleteError: it failed after some of several requests, and what had been made is deleted. Or all is
+                done, but somebody else has promoted another version meanwhile, which stays.
+            ComlnError: the server refused it, or there is no answer.
+        """
+        items = sources(images, labels)
+        options = _options(name, model, horizon, metadata, expires_in_seconds)
+        cuts = Cuts(self._session, items, on_bad, every_class=True)
+        return await _upload(self._session, cuts, None, options, promote=promote, show=False)
 
-    A class is a folder that holds images; its label is its path below `folder`. Else as `adapt`.
+    async def adapt_folder(
+        self,
+        folder: Folder,
+        *,
+        name: str | None = None,
+        model: str | None = None,
+        horizon: Horizon = None,
+        promote: bool = True,
+        metadata: Mapping[str, str] | None = None,
+        expires_in_seconds: int | None = None,
+        on_bad: OnBad = "skip",
+        progress: bool | None = None,
+    ) -> Adapted:
+        """Make a classifier from a folder of class folders, `folder/<class>/<image>`.
 
-    Args:
-        on_bad: "skip" files that cannot be used (`skipped` of the result has them), or "raise".
-        progress: show a bar on standard error; default: if that is a terminal.
+        A class is a folder that holds images; its label is its path below `folder`. Else as `adapt`.
 
-    Raises:
-        InputError: there is no such folder, no class in it, or a class without images. And as `adapt`.
-    """
-    paths, labels, skipped = await session.runtime.call(read_class_folders, folder)
-    options = _options(name, model, horizon, metadata, expires_in_seconds)
-    cuts = Cuts(session, sources(paths, labels), on_bad, skipped, every_class=True)
-    return await _upload(session, cuts, None, options, promote=promote, show=progress)
+        Args:
+            on_bad: "skip" files that cannot be used (`skipped` of the result has them), or "raise".
+            progress: show a bar on standard error; default: if that is a terminal.
 
+        Raises:
+            InputError: there is no such folder, no class in it, or a class without images. And as `adapt`.
+        """
+        paths, labels, skipped = await self._session.runtime.call(read_class_folders, folder)
+        options = _options(name, model, horizon, metadata, expires_in_seconds)
+        cuts = Cuts(self._session, sources(paths, labels), on_bad, skipped, every_class=True)
+        return await _upload(self._session, cuts, None, options, promote=promote, show=progress)
 
-async def add_examples(
-    session: Session,
-    classifier: str | Classifier,
-    images: Sequence[ImageSource],
-    labels: Sequence[str],
-    *,
-    promote: bool = True,
-    on_bad: OnBad = "raise",
-) -> Adapted:
-    """Adapt a classifier to more labelled images, of its classes or of new ones.
+    async def add_examples(
+        self,
+        classifier: str | Classifier,
+        images: Sequence[ImageSource],
+        labels: Sequence[str],
+        *,
+        promote: bool = True,
+        on_bad: OnBad = "raise",
+    ) -> Adapted:
+        """Adapt a classifier to more labelled images, of its classes or of new ones.
 
-    A classifier with a name gets a new version; one without changes in place.
+        A classifier with a name gets a new version; one without changes in place.
 
-    Args:
-        classifier: id, name, name@version, or what a call returned.
-        promote, on_bad, images, labels: as in `adapt`.
+        Args:
+            classifier: id, name, name@version, or what a call returned.
+            promote, on_bad, images, labels: as in `adapt`.
 
-    Raises:
-        NotFoundError: there is no such classifier. And as `adapt`.
-    """
-    cuts = Cuts(session, sources(images, labels), on_bad)
-    return await _upload(session, cuts, classifier, {}, promote=promote, show=False)
+        Raises:
+            NotFoundError: there is no such classifier. And as `adapt`.
+        """
+        cuts = Cuts(self._session, sources(images, labels), on_bad)
+        return await _upload(self._session, cuts, classifier, {}, promote=promote, show=False)
 
+    async def add_examples_folder(
+        self,
+        classifier: str | Classifier,
+        folder: Folder,
+        *,
+        promote: bool = True,
+        on_bad: OnBad = "skip",
+        progress: bool | None = None,
+    ) -> Adapted:
+        """Adapt a classifier to a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it.
 
-async def add_examples_folder(
-    session: Session,
-    classifier: str | Classifier,
-    folder: Folder,
-    *,
-    promote: bool = True,
-    on_bad: OnBad = "skip",
-    progress: bool | None = None,
-) -> Adapted:
-    """Adapt a classifier to a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it.
+        Raises:
+            InputError: as `adapt_folder`. And as `add_examples`.
+        """
+        path_of(classifier)  # raises before the folder is read
+        paths, labels, skipped = await self._session.runtime.call(read_class_folders, folder)
+        cuts = Cuts(self._session, sources(paths, labels), on_bad, skipped)
+        return await _upload(self._session, cuts, classifier, {}, promote=promote, show=progress)
 
-    Raises:
-        InputError: as `adapt_folder`. And as `add_examples`.
-    """
-    path_of(classifier)  # raises before the folder is read
-    paths, labels, skipped = await session.runtime.call(read_class_folders, folder)
-    cuts = Cuts(session, sources(paths, labels), on_bad, skipped)
-    return await _upload(session, cuts, classifier, {}, promote=promote, show=progress)
+    async def remove_examples(
+        self, classifier: str | Classifier, numbers: Sequence[int], *, promote: bool = True
+    ) -> Adapted:
+        """Adapt a classifier, once, without some of its examples. A class goes with its last one.
 
+        More than 500 are removed by several requests, with one version in the end, as in `adapt`.
 
-async def remove_examples(
-    session: Session, classifier: str | Classifier, numbers: Sequence[int], *, promote: bool = True
-) -> Adapted:
-    """Adapt a classifier, once, without some of its examples. A class goes with its last one.
+        Args:
+            numbers: of the examples, as `examples()` and the suspects of a report have them.
+            promote: as in `adapt`.
 
-    More than 500 are removed by several requests, with one version in the end, as in `adapt`.
+        Raises:
+            NotFoundError: there is no such classifier, or no example of one of the numbers; then none is removed.
+            IncompleteError: it failed after some of several requests. And as `adapt`.
+        """
+        if isinstance(numbers, str | bytes) or not hasattr(numbers, "__iter__"):
+            raise InputError(f"numbers is {numbers!r}; give a list of the numbers of examples")
+        given = list(numbers)
+        for number in given:
+            if not hasattr(number, "__index__"):  # NumPy's integers have it
+                raise InputError(f"numbers has {number!r}; give the numbers of examples, as examples() lists them")
+        wanted = list(dict.fromkeys(given))
+        if not wanted:
+            raise InputError("numbers is empty; give the numbers of the examples to remove")
+        chain = Chain(self._session)
+        parts = [wanted[start : start + _MOST_NUMBERS] for start in range(0, len(wanted), _MOST_NUMBERS)]
 
-    Args:
-        numbers: of the examples, as `examples()` and the suspects of a report have them.
-        promote: as in `adapt`.
+        async def remove() -> None:
+            changed: str | Classifier = classifier
+            if len(parts) > 1:  # of one part, the server removes all or none
+                await chain.begin(classifier)
+                changed = await _check_numbers(self._session, classifier, wanted)
+            for part in parts:
+                path = path_of(chain.last if len(chain) else changed, "examples")
+                parameters = {"number": part, "promote": bool(promote and len(parts) == 1)}
+                await chain.ask(Request("DELETE", path, parameters, repeatable=False))
 
-    Raises:
-        NotFoundError: there is no such classifier, or no example of one of the numbers; then none is removed.
-        IncompleteError: it failed after some of several requests. And as `adapt`.
-    """
-    if isinstance(numbers, str | bytes) or not hasattr(numbers, "__iter__"):
-        raise InputError(f"numbers is {numbers!r}; give a list of the numbers of examples")
-    given = list(numbers)
-    for number in given:
-        if not hasattr(number, "__index__"):  # NumPy's integers have it
-            raise InputError(f"numbers has {number!r}; give the numbers of examples, as examples() lists them")
-    wanted = list(dict.fromkeys(given))
-    if not wanted:
-        raise InputError("numbers is empty; give the numbers of the examples to remove")
-    chain = Chain(session)
-    parts = [wanted[start : start + _MOST_NUMBERS] for start in range(0, len(wanted), _MOST_NUMBERS)]
+        await chain.build(remove(), "Removing", lambda: (len(chain) * _MOST_NUMBERS, len(wanted)))
+        return await chain.finish(promote=promote, total=len(wanted))
 
-    async def remove() -> None:
-        changed: str | Classifier = classifier
-        if len(parts) > 1:  # of one part, the server removes all or none
-            await chain.begin(classifier)
-            changed = await _check_numbers(session, classifier, wanted)
-        for part in parts:
-            path = path_of(chain.last if len(chain) else changed, "examples")
-            parameters = {"number": part, "promote": bool(promote and len(parts) == 1)}
-            await chain.ask(Request("DELETE", path, parameters, repeatable=False))
+    async def adapt_again(
+        self, classifier: str | Classifier, *, horizon: Horizon = None, promote: bool = True
+    ) -> Adapted:
+        """Adapt a classifier again to the examples it has: to another horizon, or by the head its model has now.
 
-    await chain.build(remove(), "Removing", lambda: (len(chain) * _MOST_NUMBERS, len(wanted)))
-    return await chain.finish(promote=promote, total=len(wanted))
+        No images are sent. A classifier with a name gets a new version; one without changes in place.
+
+        Args:
+            horizon: as in `adapt`; default: as the classifier has it.
+            promote: as in `adapt`.
+
+        Raises:
+            NotFoundError: there is no such classifier. And as `adapt`.
+        """
+        content = {"horizon": _checked_horizon(horizon), "promote": promote}
+        return await _change(self._session, classifier, "adapt", content)
+
+    async def import_support(self, file: Folder | bytes, *, name: str | None = None, promote: bool = True) -> Adapted:
+        """Make a classifier from a support set that `export` has written, here or on a server with the same bundle.
+
+        Its horizon and metadata come with it. The classifier is the one that was exported if the model's head is the
+        same.
+
+        Args:
+            file: its path, or its bytes.
+            name: as in `adapt`; default: the name that it was exported with.
+            promote: as in `adapt`.
+
+        Raises:
+            InputError: the file cannot be read.
+            ComlnError: the server refused it, as where it does not serve the bundle; or there is no answer.
+        """
+        content = file if isinstance(file, bytes) else await self._session.runtime.call(_bytes_of, Path(file))
+        if not content:
+            raise InputError(
+                f"{'the file' if isinstance(file, bytes) else file} is empty; give an exported support set"
+            )
+        parameters = {"name": name, "promote": bool(promote)}
+        headers = {"Idempotency-Key": uuid.uuid4().hex, "Content-Type": "application/octet-stream"}
+        request = Request("POST", "/classifiers", parameters, file=content, headers=headers)
+        return await ask_for(self._session, Adapted, request)
+
+    async def relabel_examples(
+        self, classifier: str | Classifier, labels: Mapping[int, str], *, promote: bool = True
+    ) -> Adapted:
+        """Adapt a classifier with other labels for some of its examples, such as those that look mislabelled.
+
+        No images are sent. A classifier with a name gets a new version; one without changes in place.
+
+        Args:
+            labels: new labels, of its classes or of new ones, by the number of the example, as in `examples()`; at most
+                500.
+            promote: as in `adapt`.
+
+        Raises:
+            NotFoundError: there is no such classifier, or no example of one of the numbers; then none is changed.
+            ComlnError: the server refused it, as where no label would change; or there is no answer.
+        """
+        by_number = {str(number): label for number, label in texts_by("labels", labels, '{3: "lemon"}').items()}
+        return await _change(self._session, classifier, "examples/labels", {"labels": by_number, "promote": promote})
+
+    async def rename_classes(
+        self, classifier: str | Classifier, labels: Mapping[str, str], *, promote: bool = True
+    ) -> Adapted:
+        """Give classes of a classifier other labels, as {"lemon": "Lemon"}. Classes that get the same label are merged.
+
+        No images are sent. The predictions stay the same, under the new labels; only for a merge the classifier is
+        adapted again. A classifier with a name gets a new version; one without changes in place.
+
+        Args:
+            labels: new labels, by the label that a class has.
+            promote: as in `adapt`.
+
+        Raises:
+            NotFoundError: there is no such classifier.
+            ComlnError: the server refused it, as for a label that no class has; or there is no answer.
+        """
+        by_label = texts_by("labels", labels, '{"lemon": "Lemon"}')
+        return await _change(self._session, classifier, "labels", {"labels": by_label, "promote": promote})
 
 
 async def _check_numbers(session: Session, classifier: str | Classifier, numbers: Sequence[int]) -> str:
@@ -197,94 +278,11 @@ async def _check_numbers(session: Session, classifier: str | Classifier, numbers
     return found.classifier
 
 
-async def adapt_again(
-    session: Session, classifier: str | Classifier, *, horizon: Horizon = None, promote: bool = True
-) -> Adapted:
-    """Adapt a classifier again to the examples it has: to another horizon, or by the head its model has now.
-
-    No images are sent. A classifier with a name gets a new version; one without changes in place.
-
-    Args:
-        horizon: as in `adapt`; default: as the classifier has it.
-        promote: as in `adapt`.
-
-    Raises:
-        NotFoundError: there is no such classifier. And as `adapt`.
-    """
-    content = {"horizon": _checked_horizon(horizon), "promote": promote}
-    return await _change(session, classifier, "adapt", content)
-
-
-async def import_support(
-    session: Session, file: Folder | bytes, *, name: str | None = None, promote: bool = True
-) -> Adapted:
-    """Make a classifier from a support set that `export` has written, on this server or another with the same bundle.
-
-    Its horizon and metadata come with it. The classifier is the one that was exported if the model's head is the same.
-
-    Args:
-        file: its path, or its bytes.
-        name: as in `adapt`; default: the name that it was exported with.
-        promote: as in `adapt`.
-
-    Raises:
-        InputError: the file cannot be read.
-        ComlnError: the server refused it, as where it does not serve the bundle; or there is no answer.
-    """
-    content = file if isinstance(file, bytes) else await session.runtime.call(_bytes_of, Path(file))
-    if not content:
-        raise InputError(f"{'the file' if isinstance(file, bytes) else file} is empty; give an exported support set")
-    parameters = {"name": name, "promote": bool(promote)}
-    headers = {"Idempotency-Key": uuid.uuid4().hex, "Content-Type": "application/octet-stream"}
-    request = Request("POST", "/classifiers", parameters, file=content, headers=headers)
-    return await ask_for(session, Adapted, request)
-
-
 def _bytes_of(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-async def relabel_examples(
-    session: Session, classifier: str | Classifier, labels: Mapping[int, str], *, promote: bool = True
-) -> Adapted:
-    """Adapt a classifier with other labels for some of its examples, such as those that its report finds mislabelled.
-
-    No images are sent. A classifier with a name gets a new version; one without changes in place.
-
-    Args:
-        labels: new labels, of its classes or of new ones, by the number of the example, as in `examples()`; at most
-            500.
-        promote: as in `adapt`.
-
-    Raises:
-        NotFoundError: there is no such classifier, or no example of one of the numbers; then none is changed.
-        ComlnError: the server refused it, as where no label would change; or there is no answer.
-    """
-    by_number = {str(number): label for number, label in texts_by("labels", labels, '{3: "lemon"}').items()}
-    return await _change(session, classifier, "examples/labels", {"labels": by_number, "promote": promote})
-
-
-async def rename_classes(
-    session: Session, classifier: str | Classifier, labels: Mapping[str, str], *, promote: bool = True
-) -> Adapted:
-    """Give classes of a classifier other labels, as {"lemon": "Lemon"}. Classes that get the same label are merged.
-
-    No images are sent. The predictions stay the same, under the new labels; only for a merge the classifier is adapted
-    again. A classifier with a name gets a new version; one without changes in place.
-
-    Args:
-        labels: new labels, by the label that a class has.
-        promote: as in `adapt`.
-
-    Raises:
-        NotFoundError: there is no such classifier.
-        ComlnError: the server refused it, as for a label that no class has; or there is no answer.
-    """
-    by_label = texts_by("labels", labels, '{"lemon": "Lemon"}')
-    return await _change(session, classifier, "labels", {"labels": by_label, "promote": promote})
 
 
 async def _change(session: Session, classifier: str | Classifier, route: str, content: Mapping[str, Any]) -> Adapted:

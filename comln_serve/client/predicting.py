@@ -1,11 +1,10 @@
-"""The calls of the client that predict, as coroutines on a `Runtime`."""
+"""The calls of the clients that predict, as coroutines on a `Runtime`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from comln_serve.client.asking import Session, ask_partially
-from comln_serve.client.calls import classifier as find_classifier
+from comln_serve.client.asking import Session, ask_for, ask_partially
 from comln_serve.client.chain import path_of
 from comln_serve.client.cuts import Cuts, OnBad
 from comln_serve.client.errors import ComlnError, IncompleteError, InterruptedPredicting
@@ -18,109 +17,115 @@ from comln_serve.client.results import Classifier, PredictAnswer, Prediction, Pr
 _PREDICTED = 64  # images classified at a time: little is lost if the next of thousands fail, and progress is seen
 
 
-async def predict(
-    session: Session,
-    images: Sequence[ImageSource],
-    classifier: str | Classifier,
-    *,
-    top_k: int = 5,
-    unknown: bool = False,
-    on_bad: OnBad = "raise",
-    progress: bool | None = False,
-) -> Predictions:
-    """Classify images.
+class PredictingCalls:
+    """Calls of a client that predict."""
 
-    Args:
-        images: as in `adapt`.
-        classifier: id, name, name@version, or what a call returned.
-        top_k: how many of the likeliest classes to list, at most 100.
-        unknown: say of each image whether it is unlike every class.
-        on_bad: "raise" at an image that cannot be used, or "skip" it.
-        progress: show a bar on standard error; None: if that is a terminal.
+    _session: Session
 
-    Raises:
-        InputError: the arguments cannot be sent; BadImageError: an image cannot.
-        NotFoundError: there is no such classifier.
-        IncompleteError: it failed after some of several requests, or the classifier was changed between them; `result`
-            has what they answered.
-        InterruptedPredicting (a KeyboardInterrupt): the same on Ctrl-C.
-        ComlnError: the server refused it, or there is no answer.
-    """
-    cuts = Cuts(session, sources(images), on_bad, most=_PREDICTED)
-    return await _predict(session, cuts, classifier, top_k, unknown=unknown, show=progress)
+    async def predict(
+        self,
+        images: Sequence[ImageSource],
+        classifier: str | Classifier,
+        *,
+        top_k: int = 5,
+        unknown: bool = False,
+        on_bad: OnBad = "raise",
+        progress: bool | None = False,
+    ) -> Predictions:
+        """Classify images.
 
+        Args:
+            images: as in `adapt`.
+            classifier: id, name, name@version, or what a call returned.
+            top_k: how many of the likeliest classes to list, at most 100.
+            unknown: say of each image whether it is unlike every class.
+            on_bad: "raise" at an image that cannot be used, or "skip" it.
+            progress: show a bar on standard error; None: if that is a terminal.
 
-async def predict_folder(
-    session: Session,
-    folder: Folder,
-    classifier: str | Classifier,
-    *,
-    top_k: int = 5,
-    unknown: bool = False,
-    on_bad: OnBad = "skip",
-    progress: bool | None = None,
-) -> Predictions:
-    """Classify all images of a folder, and of the folders in it.
+        Raises:
+            InputError: the arguments cannot be sent; BadImageError: an image cannot.
+            NotFoundError: there is no such classifier.
+            IncompleteError: it failed after some of several requests, or the classifier was changed between them;
+                `result` has what they answered.
+            InterruptedPredicting (a KeyboardInterrupt): the same on Ctrl-C.
+            ComlnError: the server refused it, or there is no answer.
+        """
+        cuts = Cuts(self._session, sources(images), on_bad, most=_PREDICTED)
+        return await _predict(self._session, cuts, classifier, top_k, unknown=unknown, show=progress)
 
-    Args:
-        on_bad: "skip" files that cannot be used (`skipped` of the result has them), or "raise".
-        progress: show a bar on standard error; default: if that is a terminal.
+    async def predict_folder(
+        self,
+        folder: Folder,
+        classifier: str | Classifier,
+        *,
+        top_k: int = 5,
+        unknown: bool = False,
+        on_bad: OnBad = "skip",
+        progress: bool | None = None,
+    ) -> Predictions:
+        """Classify all images of a folder, and of the folders in it.
 
-    Raises:
-        InputError: there is no such folder, or no image in it. And as `predict`.
-    """
-    paths, skipped = await session.runtime.call(read_folder, folder)
-    cuts = Cuts(session, sources(paths), on_bad, skipped, most=_PREDICTED)
-    return await _predict(session, cuts, classifier, top_k, unknown=unknown, show=progress)
+        Args:
+            on_bad: "skip" files that cannot be used (`skipped` of the result has them), or "raise".
+            progress: show a bar on standard error; default: if that is a terminal.
 
+        Raises:
+            InputError: there is no such folder, or no image in it. And as `predict`.
+        """
+        paths, skipped = await self._session.runtime.call(read_folder, folder)
+        cuts = Cuts(self._session, sources(paths), on_bad, skipped, most=_PREDICTED)
+        return await _predict(self._session, cuts, classifier, top_k, unknown=unknown, show=progress)
 
-async def evaluate(
-    session: Session,
-    images: Sequence[ImageSource],
-    labels: Sequence[str],
-    classifier: str | Classifier,
-    *,
-    unknown: bool = False,
-    on_bad: OnBad = "raise",
-    progress: bool | None = False,
-) -> Evaluation:
-    """Classify labelled images and compare. Those that the classifier was adapted to say nothing about new ones.
+    async def evaluate(
+        self,
+        images: Sequence[ImageSource],
+        labels: Sequence[str],
+        classifier: str | Classifier,
+        *,
+        unknown: bool = False,
+        on_bad: OnBad = "raise",
+        progress: bool | None = False,
+    ) -> Evaluation:
+        """Classify labelled images and compare. Those that the classifier was adapted to say nothing about new ones.
 
-    Args:
-        images, classifier, on_bad, progress: as in `predict`.
-        labels: one for each image, of the classifier's classes.
-        unknown: count the images found unlike every class, too. Images of other classes can be among them then.
+        Args:
+            images, classifier, on_bad, progress: as in `predict`.
+            labels: one for each image, of the classifier's classes.
+            unknown: count the images found unlike every class, too. Images of other classes can be among them then.
 
-    Raises:
-        InputError: labels are of other classes, or no image can be used. And as `predict`.
-    """
-    items = sources(images, labels)
-    cuts = Cuts(session, items, on_bad, most=_PREDICTED)
-    return await _evaluate(session, cuts, items, classifier, "Correct the labels", unknown=unknown, show=progress)
+        Raises:
+            InputError: labels are of other classes, or no image can be used. And as `predict`.
+        """
+        items = sources(images, labels)
+        cuts = Cuts(self._session, items, on_bad, most=_PREDICTED)
+        return await _evaluate(
+            self._session, cuts, items, classifier, "Correct the labels", unknown=unknown, show=progress
+        )
 
+    async def evaluate_folder(
+        self,
+        folder: Folder,
+        classifier: str | Classifier,
+        *,
+        unknown: bool = False,
+        on_bad: OnBad = "skip",
+        progress: bool | None = None,
+    ) -> Evaluation:
+        """Classify a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it, and compare.
 
-async def evaluate_folder(
-    session: Session,
-    folder: Folder,
-    classifier: str | Classifier,
-    *,
-    unknown: bool = False,
-    on_bad: OnBad = "skip",
-    progress: bool | None = None,
-) -> Evaluation:
-    """Classify a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it, and compare.
+        Args:
+            on_bad, progress: as in `predict_folder`. A class folder without an image is skipped, too.
 
-    Args:
-        on_bad, progress: as in `predict_folder`. A class folder without an image is skipped, too.
-
-    Raises:
-        InputError: as `adapt_folder`. And as `evaluate`.
-    """
-    paths, labels, skipped = await session.runtime.call(partial(read_class_folders, every_class=False), folder)
-    items = sources(paths, labels)
-    cuts = Cuts(session, items, on_bad, skipped, most=_PREDICTED)
-    remedy = f"Rename or move the folders: a label is a folder's path below {folder}"
-    return await _evaluate(session, cuts, items, classifier, remedy, unknown=unknown, show=progress)
+        Raises:
+            InputError: as `adapt_folder`. And as `evaluate`.
+        """
+        paths, labels, skipped = await self._session.runtime.call(
+            partial(read_class_folders, every_class=False), folder
+        )
+        items = sources(paths, labels)
+        cuts = Cuts(self._session, items, on_bad, skipped, most=_PREDICTED)
+        remedy = f"Rename or move the folders: a label is a folder's path below {folder}"
+        return await _evaluate(self._session, cuts, items, classifier, remedy, unknown=unknown, show=progress)
 
 
 async def _predict(
@@ -215,7 +220,7 @@ async def _evaluate(
     show: bool | None,
 ) -> Evaluation:
     given = labels_by_image(items)
-    known = await find_classifier(session, reference)
+    known = await ask_for(session, Classifier, Request("GET", path_of(reference)))
     labels = as_classes(given, known.labels, unknown=unknown, remedy=remedy)
     found = await _predict(session, cuts, known, 1, unknown=unknown, show=show, examples=True, revision=known.revision)
     return evaluation_of(found, labels, known)
