@@ -9,7 +9,7 @@ from comln_serve.client.errors import InputError
 _Key = TypeVar("_Key", str, int)
 
 
-def texts_by(what: str, given: Mapping[_Key, str], example: str, *, empty: bool = False) -> dict[_Key, str]:
+def checked_texts(what: str, given: Mapping[_Key, str], example: str, *, empty: bool = False) -> dict[_Key, str]:
     """Check an argument that has to be a mapping to texts. Returns it as a dictionary.
 
     Args:
@@ -29,19 +29,19 @@ def texts_by(what: str, given: Mapping[_Key, str], example: str, *, empty: bool 
     return found
 
 
-def metadata_of(given: Mapping[str, str]) -> dict[str, str]:
+def checked_metadata(given: Mapping[str, str]) -> dict[str, str]:
     """Check the argument `metadata`. Raises InputError if it is no mapping of texts to texts."""
-    return texts_by("metadata", given, '{"line": "3"}', empty=True)
+    return checked_texts("metadata", given, '{"line": "3"}', empty=True)
 
 
-def side_of(given: int | None) -> int | None:
+def checked_side(given: int | None) -> int | None:
     """Check the argument `max_side`. Raises InputError if it is neither a number of pixels nor None."""
     if given is None or (isinstance(given, Integral) and given is not True and given > 0):
         return given
     raise InputError(f"max_side is {given!r}; give a number of pixels, from 1 on, or None")
 
 
-def seconds_of(what: str, given: float, *, zero: bool) -> float:
+def checked_seconds(what: str, given: float, *, zero: bool) -> float:
     """Check the argument `what`, in seconds. Raises InputError if it is not over 0, nor 0 where `zero` allows that."""
     # NumPy's numbers are real ones, too.
     is_number = isinstance(cast("object", given), Real) and not isinstance(cast("object", given), bool)

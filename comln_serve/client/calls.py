@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import httpx2
 
-from comln_serve.client.arguments import metadata_of
+from comln_serve.client.arguments import checked_metadata
 from comln_serve.client.asking import Session, ask, ask_for
 from comln_serve.client.chain import path_of
 from comln_serve.client.errors import InputError, NotFoundError
@@ -135,7 +135,7 @@ class StoredCalls:
         if name is not None:
             content |= {"name": name, "promote": promote}
         if metadata is not None:
-            content["metadata"] = metadata_of(metadata)
+            content["metadata"] = checked_metadata(metadata)
         if not isinstance(expires_in_seconds, EllipsisType):
             content["expires_in_seconds"] = expires_in_seconds
         if not content:

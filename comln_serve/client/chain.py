@@ -121,9 +121,10 @@ class Chain:
 
     async def _promote(self, last: Adapted, partial: Sequence[str], total: int) -> None:
         """Promote the last version. If that fails, delete those before it, and raise IncompleteError."""
-        request = Request("POST", path_of(last, "promote"), {"instead_of": self._replaced()})
+        first = self._made[0]
+        replaced = first.id if first.promoted or self._before is None else self._before.id  # the name stands for this
         try:
-            await ask(self._session, request)
+            await ask(self._session, Request("POST", path_of(last, "promote"), {"instead_of": replaced}))
         except ComlnError as error:
             leftover = await self._delete(partial)
             message = (
@@ -243,11 +244,6 @@ class Chain:
 
     async def _look_up(self, reference: str | Classifier) -> Classifier:
         return await ask_for(self._session, Classifier, Request("GET", path_of(reference)))
-
-    def _replaced(self) -> str:
-        """Id of the version that the name must stand for until the last one is promoted."""
-        first = self._made[0]
-        return first.id if first.promoted or self._before is None else self._before.id
 
 
 def _remains(leftover: Sequence[str]) -> str:

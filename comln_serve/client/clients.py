@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
 import httpx2
 
 from comln_serve import __version__
-from comln_serve.client.arguments import seconds_of, side_of
+from comln_serve.client.arguments import checked_seconds, checked_side
 from comln_serve.client.asking import Session
 from comln_serve.client.calls import StoredCalls
 from comln_serve.client.errors import InputError
@@ -64,9 +64,9 @@ class _Base(Generic[_Transport]):
         transport: _Transport | None = None,
     ) -> None:
         address = _checked_url(url or os.environ.get("COMLN_URL") or DEFAULT_URL)
-        timeout = seconds_of("timeout", timeout, zero=False)
-        retry_seconds = seconds_of("retry_seconds", retry_seconds, zero=True)
-        max_side = side_of(max_side)
+        timeout = checked_seconds("timeout", timeout, zero=False)
+        retry_seconds = checked_seconds("retry_seconds", retry_seconds, zero=True)
+        max_side = checked_side(max_side)
         if transport is None and httpx2.URL(address).host in _LOOPBACK:
             transport = self._direct(verify=verify)  # the environment's proxies cannot reach this machine's own address
         headers = _headers(key or os.environ.get("COMLN_KEY"), address)

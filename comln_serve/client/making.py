@@ -9,7 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
-from comln_serve.client.arguments import metadata_of, texts_by
+from comln_serve.client.arguments import checked_metadata, checked_texts
 from comln_serve.client.asking import Session, ask_for
 from comln_serve.client.chain import Chain, path_of
 from comln_serve.client.cuts import Cuts, OnBad
@@ -239,7 +239,7 @@ class MakingCalls:
             NotFoundError: there is no such classifier, or no example of one of the numbers; then none is changed.
             ComlnError: the server refused it, as where no label would change; or there is no answer.
         """
-        by_number = {str(number): label for number, label in texts_by("labels", labels, '{3: "lemon"}').items()}
+        by_number = {str(number): label for number, label in checked_texts("labels", labels, '{3: "lemon"}').items()}
         return await _change(self._session, classifier, "examples/labels", {"labels": by_number, "promote": promote})
 
     async def rename_classes(
@@ -258,7 +258,7 @@ class MakingCalls:
             NotFoundError: there is no such classifier.
             ComlnError: the server refused it, as for a label that no class has; or there is no answer.
         """
-        by_label = texts_by("labels", labels, '{"lemon": "Lemon"}')
+        by_label = checked_texts("labels", labels, '{"lemon": "Lemon"}')
         return await _change(self._session, classifier, "labels", {"labels": by_label, "promote": promote})
 
 
@@ -303,7 +303,7 @@ def _options(
         "name": name,
         "model": model,
         "horizon": _checked_horizon(horizon),
-        "metadata": None if metadata is None else json.dumps(metadata_of(metadata)),
+        "metadata": None if metadata is None else json.dumps(checked_metadata(metadata)),
         "expires_in_seconds": expires_in_seconds,
     }
     return {key: str(value) for key, value in given.items() if value is not None}

@@ -113,8 +113,8 @@ class Output:
         self.write(f"{to_json(value) if self.as_json else text()}\n")
 
     def write(self, text: str) -> None:
-        """Write text to standard output as it is; if that fails, end the command, at a closed pipe without a word."""
-        try:  # paths may have bytes that are not UTF-8
+        """Write text to standard output; if that fails, end the command, at a closed pipe without a word."""
+        try:  # what is not UTF-8 in a path is written as \\udce9
             click.echo(text.encode("utf-8", "backslashreplace").decode(), nl=False)
         except BrokenPipeError:
             raise
