@@ -115,9 +115,12 @@ class Chain:
             except BaseException:  # Ctrl-C
                 await self._undo()
                 raise
+            last = replace(last, promoted=True)
         leftover = await self._delete_even_if_interrupted(partial)
-        now = await self._look_up(last)
-        return replace(last, promoted=now.promoted, leftover=leftover)
+        if last.name is not None and not last.promoted:  # it is now if the first version of a new name was deleted
+            with suppress(ComlnError):  # all is done
+                last = replace(last, promoted=(await self._look_up(last)).promoted)
+        return replace(last, leftover=leftover)
 
     async def _promote(self, last: Adapted, partial: Sequence[str], total: int) -> None:
         """Promote the last version. If that fails, delete those before it, and raise IncompleteError."""

@@ -190,6 +190,22 @@ def test_a_promotion_that_fails_keeps_the_finished_version(wired: Callable[..., 
         assert {item.version for item in client.classifiers()} == {1, 4}
 
 
+@pytest.mark.parametrize("promote", [True, False])
+def test_a_server_that_is_gone_when_all_is_done(wired: Callable[..., Wire], folder: Path, *, promote: bool) -> None:
+    """Of an error somebody would conclude that there is no classifier."""
+    wire = wired(max_images=5)
+    with client_on(wire, retry_seconds=0.2) as client:
+        wire.before = lambda request: (
+            httpx2.ConnectError("refused") if request.method == "GET" and len(uploads(wire)) == 3 else None
+        )
+        client.adapt([RED, GREEN], ["red", "green"], name="shop")
+        wire.requests.clear()
+        made = client.adapt_folder(folder, name="shop", promote=promote)
+        wire.calm()
+        assert (made.reference, made.promoted, made.leftover) == ("shop@4", promote, ())
+        assert client.classifier("shop").version == (4 if promote else 1)
+
+
 def test_predictions_before_a_failure_are_not_lost(wired: Callable[..., Wire], folder: Path) -> None:
     wire = wired(max_images=5)
     with client_on(wire, retry_seconds=0.1) as client:

@@ -96,6 +96,9 @@ def test_a_name_moves_once_all_is_there(wired: Callable[..., Wire], folder: Path
         newer = client.adapt_folder(folder, name="shop", promote=False)
         assert (newer.promoted, client.classifier("shop").id) == (False, old.id)
         assert {item.id for item in client.classifiers()} == {old.id, new.id, newer.id}
+        # Of a new name, the server promotes the first version, which is deleted.
+        fresh = client.adapt_folder(folder, name="fresh", promote=False)
+        assert (fresh.version, fresh.promoted, client.classifier("fresh").id) == (3, True, fresh.id)
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["known name", "new name"])
