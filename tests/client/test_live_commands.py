@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import httpx2
 import pytest
 from click.testing import CliRunner
 
-from comln_serve.client import Client, asking
+from comln_serve.client import AsyncClient, Client, asking
 from comln_serve.client.commands import main
 from tests.client.pictures import class_folder
 from tests.client.wires import Run
@@ -55,6 +56,17 @@ def test_the_page_is_opened(comln: Run, url: str) -> None:
     assert comln("open").stdout == f"{url}/\n"
     assert json.loads(comln("open", "--json").stdout) == {"page": f"{url}/"}
     assert "<html" in httpx2.get(comln("open", "--print").stdout.strip(), headers={"Accept": "text/html"}).text
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_the_client_that_awaits_on_either_event_loop(url: str, shop: str, photos: Path, backend: str) -> None:
+    pytest.importorskip(backend)
+
+    async def work() -> None:
+        async with AsyncClient(url) as client:
+            assert len(await client.predict_folder(photos, shop)) == 9
+
+    anyio.run(work, backend=backend)
 
 
 def test_one_bad_image_is_not_counted(comln: Run, shop: str, tmp_path: Path) -> None:
