@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.connection import Output, command_line
-from comln_serve.client.commands.tables import described, images_in, left_out, percent, shown
+from comln_serve.client.commands.tables import described, images_in, note_skipped, percent, shown
 from comln_serve.client.errors import ComlnError, NotFoundError, listed
 from comln_serve.client.results import Adapted, ClassifierDetail
 
@@ -67,8 +67,7 @@ def show_made(
     if made.leftover:
         deletes = command_line("classifiers rm", *made.leftover)
         output.note(f"partial versions could not be deleted: {', '.join(made.leftover)}; {deletes} deletes them")
-    if made.skipped and not output.as_json:
-        output.note(left_out(made.skipped))
+    note_skipped(output, made.skipped)
 
 
 def changed(

@@ -10,7 +10,7 @@ import click
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
 from comln_serve.client.commands.options import FOLDER, ON_BAD
-from comln_serve.client.commands.tables import first_of, interval, left_out, percent, shown, table
+from comln_serve.client.commands.tables import first_of, interval, note_skipped, percent, shown, table
 from comln_serve.client.comparison import Comparison, compare
 from comln_serve.client.errors import ComlnError, InputError
 from comln_serve.client.evaluation import Evaluation, Judged, class_of
@@ -58,10 +58,8 @@ def evaluate(
         output.show(found, lambda: _lines(found))
     if unknown and found.unknown is None:
         output.note("the classifier has no threshold by which an image is unknown: docs/reports.md")
-    if not output.as_json:
-        _note_examples(output, found)
-        if found.skipped:
-            output.note(left_out(found.skipped))
+    _note_examples(output, found)
+    note_skipped(output, found.skipped)
     if other is not None:
         _compare(client, output, folder, found, other, options)
 
@@ -94,8 +92,7 @@ def _compare(
         if output.as_json:
             output.show(found, str)
         raise
-    if not output.as_json:
-        _note_examples(output, evaluated)
+    _note_examples(output, evaluated)
     output.show({**vars(found), "against": compared}, lambda: "\n".join(_compared(compared)))
 
 
@@ -127,9 +124,9 @@ def _lines(found: Evaluation) -> str:
 
 
 def _note_examples(output: Output, found: Evaluation) -> None:
-    """Say if a classifier was adapted to images that it is evaluated on."""
+    """Tell a person if a classifier was adapted to images that it is evaluated on; JSON has them."""
     known = [item for item in found.images if item.example is not None]
-    if not known:
+    if output.as_json or not known:
         return
     others = [item for item in found.images if item.example is None and item.right is not None]
     right = sum(item.right is True for item in others)

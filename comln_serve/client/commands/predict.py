@@ -12,7 +12,7 @@ from comln_serve.client.commands.connection import OnceCommand, Output, connecte
 from comln_serve.client.commands.copies import Copies
 from comln_serve.client.commands.csv_table import Begun, check_table, write_table
 from comln_serve.client.commands.options import IMAGES, ON_BAD, StandardInput, images_of
-from comln_serve.client.commands.tables import left_out, percent, shown, table
+from comln_serve.client.commands.tables import note_skipped, percent, shown, table
 from comln_serve.client.errors import IncompleteError, InputError, InterruptedPredicting
 from comln_serve.client.images import Source, name_of
 from comln_serve.client.results import Classifier, Predictions
@@ -95,8 +95,7 @@ def predict(
         output.show(found, lambda: _lines(found))
     elif csv_file != "-":
         click.echo(f"{len(found)} {'more ' if begun and begun.files else ''}predictions in {csv_file}")
-    if found.skipped and not output.as_json:
-        output.note(left_out(found.skipped))
+    note_skipped(output, found.skipped)
     if copies is not None:
         _copy(output, copies, found, files)
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from unicodedata import combining, east_asian_width
 
-from comln_serve.client.commands.connection import command_line
+from comln_serve.client.commands.connection import Output, command_line
 from comln_serve.client.errors import listed
 from comln_serve.client.results import Classifier, ClassifierDetail, Skipped, Suspect
 
@@ -134,10 +134,11 @@ def _suspects(made: ClassifierDetail, suspects: Sequence[Suspect], files: Mappin
     return lines
 
 
-def left_out(skipped: Sequence[Skipped]) -> str:
-    """The files that were skipped, each with its reason."""
-    files = first_of([f"{item.image}: {item.reason}" for item in skipped])
-    return "\n".join([f"{_count(len(skipped), 'file was', 'files were')} skipped:", *files])
+def note_skipped(output: Output, skipped: Sequence[Skipped]) -> None:
+    """Tell a person which files were skipped, each with its reason; JSON has them."""
+    if skipped and not output.as_json:
+        files = first_of([f"{item.image}: {item.reason}" for item in skipped])
+        output.note("\n".join([f"{_count(len(skipped), 'file was', 'files were')} skipped:", *files]))
 
 
 def first_of(items: Sequence[str], most: int = _MOST_LISTED, what: str = "more") -> list[str]:
