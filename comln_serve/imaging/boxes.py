@@ -34,6 +34,7 @@ class _Item:
     kind: bytes = b""
     hidden: bool = False
     extents: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    in_idat: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])  # further ones, from its start
 
 
 def announced_pixels(data: bytes) -> int:
@@ -59,11 +60,11 @@ class _Container:
         self._sample_sizes: list[int] = []
         self._left = _MOST_BOXES
         self._extents_left = _MOST_EXTENTS
-        self._idat = (0, 0)
+        idat = 0
         for kind, start, end in self._boxes(0, len(data), _DEEPEST):
             match kind:
                 case b"idat":
-                    self._idat = (start, end)
+                    idat = start
                 case b"colr":
                     self._profiles += end - start
                 case b"iinf":
@@ -79,6 +80,8 @@ class _Container:
                     self._sample_sizes.append(self._int(start + 4, 4) or self._int(start + 12, 4))
                 case _:
                     pass
+        for item in self._items.values():  # only now, as idat may be behind the list of what is in it
+            item.extents += [(idat + start, count) for start, count in item.in_idat]
 
     def announced_pixels(self) -> int:
         located = [(item, start, n) for item in self._items.values() for start, n in item.extents]
@@ -141,9 +144,9 @@ class _Container:
         for _item in range(self._int(start + 6, wide)):
             item = self._item(self._int(at, wide))
             at += wide
-            in_idat = False
+            extents = item.extents
             if version > 0:
-                in_idat = self._int(at, 2) & 15 == 1
+                extents = item.in_idat if self._int(at, 2) & 15 == 1 else extents
                 at += 2
             first = self._int(at + 2, base)
             count = self._int(at + 2 + base, 2)
@@ -153,9 +156,7 @@ class _Container:
                 raise ValueError("the list of where its items are is too long")
             for _extent in range(count):
                 at += index if version > 0 else 0
-                where = first + self._int(at, offset)
-                many = self._int(at + offset, length) or len(self._data)
-                item.extents.append((where + self._idat[0] if in_idat else where, many))
+                extents.append((first + self._int(at, offset), self._int(at + offset, length) or len(self._data)))
                 at += offset + length
 
     def _grid(self, item: _Item) -> int:

@@ -35,18 +35,41 @@ SIDE = 200  # squared over the limit
 PAGE = {256: (4, (4,)), 257: (4, (4,)), 258: (3, (8,)), 259: (3, (1,)), 262: (3, (1,))}
 
 
-def heif(listed: int, metadata: int, overlap: int = 1) -> bytes:
-    """Boxes of a HEIC file that lists pictures and one block of metadata, read `overlap` times."""
+START = box(b"ftyp", b"heic\0\0\0\0mif1heic")
+
+
+def long_box(kind: bytes, body: bytes) -> bytes:
+    """With a length of 64 bits."""
+    return struct.pack(">I4sQ", 1, kind, len(body) + 16) + body
+
+
+def heif(
+    listed: int, metadata: int, overlap: int = 1, *, wide: bool = False, hidden: bool = False, profile: int = 0
+) -> bytes:
+    """Boxes of a HEIC file that lists pictures, one colour profile, and one block of metadata, read `overlap` times.
+
+    Args:
+        wide: all boxes are in the forms with the longest numbers.
+        hidden: the pictures are marked as not to be shown.
+    """
+    make, number = (long_box, "I") if wide else (box, "H")
     kinds = [b"hvc1"] * listed + [b"Exif"]
-    infos = [box(b"infe", struct.pack(">IHH4sx", 2 << 24, n, 0, kind)) for n, kind in enumerate(kinds, 1)]
-    places = struct.pack(">HHH", len(kinds), 0, overlap) + overlap * struct.pack(">II", 0, metadata)
-    meta = [
-        box(b"iinf", struct.pack(">IH", 0, len(infos)) + b"".join(infos)),
-        box(b"iloc", struct.pack(">IHH", 0, 0x4400, 1) + places),
-        box(b"iprp", box(b"ipco", box(b"ispe", struct.pack(">III", 0, 64, 48)))),
+    infos = [
+        make(b"infe", struct.pack(f">I{number}H4sx", (2 + wide) << 24 | hidden, n, 0, kind))
+        for n, kind in enumerate(kinds, 1)
     ]
-    start = box(b"ftyp", b"heic\0\0\0\0mif1heic") + box(b"meta", bytes(4) + b"".join(meta))
-    return start + box(b"mdat", bytes(metadata))
+    if wide:
+        places = struct.pack(">IHIIHHQH", 2 << 24, 0x8484, 1, len(kinds), 0, 0, 0, overlap)
+        places += overlap * struct.pack(">IQI", 0, 0, metadata)
+    else:
+        places = struct.pack(">IHHHHH", 0, 0x4400, 1, len(kinds), 0, overlap)
+        places += overlap * struct.pack(">II", 0, metadata)
+    meta = [
+        make(b"iinf", struct.pack(f">I{number}", wide << 24, len(infos)) + b"".join(infos)),
+        make(b"iloc", places),
+        make(b"iprp", make(b"ipco", make(b"ispe", struct.pack(">III", 0, 64, 48)) + make(b"colr", bytes(profile)))),
+    ]
+    return START + make(b"meta", bytes(4) + b"".join(meta)) + make(b"mdat", bytes(metadata))
 
 
 @pytest.mark.parametrize("fmt", ["HEIC", "AVIF"])
@@ -97,16 +120,58 @@ def test_a_cropped_picture_counts_with_what_is_decoded() -> None:
     assert open_image(data).decode().size == (SIDE, SIDE)
 
 
-def test_metadata_is_not_read_for_any_number_of_pictures() -> None:
-    assert announced_pixels(heif(listed=20, metadata=200_000)) == 64 * 48
-    with pytest.raises(ValueError, match="900 pictures"):
-        announced_pixels(heif(listed=900, metadata=200_000))
+@pytest.mark.parametrize("wide", [False, True])
+def test_metadata_is_not_read_for_any_number_of_pictures(wide: bool) -> None:
+    for harmless in (
+        heif(listed=20, metadata=200_000, wide=wide),
+        heif(listed=900, metadata=200_000, wide=wide, hidden=True),
+        heif(listed=900, metadata=8, wide=wide),
+    ):
+        assert announced_pixels(harmless) == 64 * 48
+    for many in (
+        heif(listed=900, metadata=200_000, wide=wide),
+        heif(listed=900, metadata=8, wide=wide, profile=200_000),
+    ):
+        with pytest.raises(ValueError, match="900 pictures"):
+            announced_pixels(many)
 
 
-def test_the_same_bytes_are_not_read_any_number_of_times() -> None:
-    assert announced_pixels(heif(listed=1, metadata=100_000, overlap=2)) == 64 * 48
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_same_bytes_are_not_read_any_number_of_times(wide: bool) -> None:
+    assert announced_pixels(heif(listed=1, metadata=100_000, overlap=2, wide=wide)) == 64 * 48
     with pytest.raises(ValueError, match="more bytes than the file has"):
-        announced_pixels(heif(listed=1, metadata=100_000, overlap=32))
+        announced_pixels(heif(listed=1, metadata=100_000, overlap=32, wide=wide))
+
+
+def composed(content: bytes, kind: bytes = b"grid", idat: str = "") -> bytes:
+    """Boxes of a HEIC file with a picture that is composed of others, as its content says.
+
+    Args:
+        idat: where the box is that the content is in: "before" or "behind" the list of what is where; else it is behind
+            all boxes.
+    """
+    info = box(b"infe", struct.pack(">IHH4sx", 2 << 24, 1, 0, kind))
+    listed = box(b"iinf", struct.pack(">IH", 0, 1) + info) + box(b"ispe", struct.pack(">III", 0, 64, 48))
+
+    def meta(at: int) -> bytes:
+        where = struct.pack(">IHHHHHHII", 1 << 24, 0x4400, 1, 1, bool(idat), 0, 1, at, len(content))
+        inside = box(b"idat", content)
+        before, behind = inside if idat == "before" else b"", inside if idat == "behind" else b""
+        return box(b"meta", bytes(4) + listed + before + box(b"iloc", where) + behind)
+
+    at = 0 if idat else len(START + meta(0)) + 8
+    return START + meta(at) + box(b"mdat", b"" if idat else content)
+
+
+@pytest.mark.parametrize("idat", ["", "before", "behind"])
+def test_a_picture_composed_of_tiles_counts_with_all_of_them(idat: str) -> None:
+    for wide in (False, True):
+        content = bytes([0, wide, 9, 9]) + struct.pack(">II" if wide else ">HH", 9_000, 8_000)
+        assert announced_pixels(composed(content, idat=idat)) == 72_000_000
+    with pytest.raises(ValueError, match="ends too early"):
+        announced_pixels(composed(b"\0", idat=idat))
+    with pytest.raises(ValueError, match="collage"):
+        announced_pixels(composed(content, b"iovl", idat))
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -122,13 +187,16 @@ def test_endless_boxes_are_refused_in_bounded_time(nested: bool) -> None:
     assert time.monotonic() - began < 1
 
 
-def av1(streams: list[bytes], sequences: int = 0, locations: int = 1, extents: int = 1) -> bytes:
+def av1(
+    streams: list[bytes], sequences: int = 0, locations: int = 1, extents: int = 1, offsets: bytes = b"stco"
+) -> bytes:
     """Boxes of an AVIF file that lists a picture for each stream, all its locations so many times, and in them so many
     extents; and sequences that each begin with all that the file has.
     """
     infos = [box(b"infe", struct.pack(">IHH4sx", 2 << 24, n, 0, b"av01")) for n in range(1, len(streams) + 1)]
     listed = box(b"iinf", struct.pack(">IH", 0, len(infos)) + b"".join(infos))
-    track = box(b"stco", struct.pack(">III", 0, 1, 0)) + box(b"stsz", struct.pack(">II", 0, 2**31))
+    first = struct.pack(">III" if offsets == b"stco" else ">IIQ", 0, 1, 0)
+    track = box(offsets, first) + box(b"stsz", struct.pack(">II", 0, 2**31))
 
     def meta(at: int) -> bytes:
         places = [
@@ -154,9 +222,10 @@ ENDLESS = bytes([0x08, 0b00000100, *bytes(7), 0b00000010]) + bytes(200_000) + b"
         av1([UNIT * 9000]),
         av1([UNIT * 900] * 20),
         av1([UNIT + bytes(2_000_000)], sequences=2000),
+        av1([UNIT + bytes(2_000_000)], sequences=2000, offsets=b"co64"),
         av1([UNIT] * 10, locations=150, extents=1500),
     ],
-    ids=["endless number", "headers", "headers of many pictures", "sequences", "extents"],
+    ids=["endless number", "headers", "headers of many pictures", "sequences", "far sequences", "extents"],
 )
 def test_an_avif_that_is_long_to_read_is_refused_in_bounded_time(data: bytes) -> None:
     began = time.monotonic()
