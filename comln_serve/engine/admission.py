@@ -67,8 +67,6 @@ class Admission:
             kept = max(1, kept)  # of few places one
             # Each process counts its own: a tenant can have at most half of what is kept in all of them.
             small = min(small, kept // (2 * shared.processes))
-        elif largest is None:
-            kept = 0
         self.most = max(limit - kept, largest or 1)
         self._small = max(1, small)
         self.pending = 0

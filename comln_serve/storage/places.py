@@ -22,10 +22,9 @@ class Places:
                 return True
             ticket = Event()
             self._waiting.add(tenant, ticket)
-        if ticket.wait(seconds):
-            return True
+        ticket.wait(seconds)
         with self._lock:
-            return not self._waiting.remove(tenant, ticket)  # else it got the place at the last moment
+            return not self._waiting.remove(tenant, ticket)  # else it was given a place, perhaps just now
 
     def give_back(self) -> None:
         """Free a place, for who waits."""

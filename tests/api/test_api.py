@@ -1,6 +1,7 @@
 """Every route answers a correct request, in both encodings."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -38,6 +39,7 @@ from tests.support.messages import (
     multipart,
     predict_form,
     predict_json,
+    raw,
 )
 
 
@@ -334,6 +336,9 @@ def test_requests_exactly_at_the_limits_are_answered(service: TestClient) -> Non
         answer = service.post("/adapt", **build(support))
         assert answer.status_code == 201, answer.text
         service.delete(f"/classifiers/{answer.json()['id']}")
+    body = json.dumps(predict_json(RED)["json"]).encode().ljust(MAX_BODY)
+    for content in (body, [body]):  # with and without a Content-Length
+        assert service.post("/predict", **raw(content)).status_code == 200
 
 
 @pytest.mark.parametrize("coding", ["identity", "Identity "])

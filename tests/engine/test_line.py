@@ -19,29 +19,32 @@ def order_of(*names: str, leaving: tuple[str, ...] = ()) -> list[str]:
         line, order = Line(), []
 
         async def request(name: str) -> None:
-            async with line.turn(name[0]):
+            async with line.turn(name[0], 60):
                 order.append(name)
                 for _ in range(4):
                     await asyncio.sleep(0)
+                    assert order[-1] == name, "one at a time"
 
         tasks = {name: asyncio.create_task(request(name)) for name in names}
         await asyncio.sleep(0)
         for name in leaving:
             tasks[name].cancel()
-        await asyncio.wait_for(asyncio.gather(*tasks.values(), return_exceptions=True), 10)
-        await request("z9")  # nobody has kept the turn
+        await asyncio.wait_for(asyncio.wait(tasks.values()), 10)
+        assert {name for name, task in tasks.items() if task.cancelled()} == set(leaving)
+        await asyncio.gather(request("y9"), request("z9"))  # nobody has kept the turn, and it is still one
         return order
 
     return asyncio.run(run())
 
 
 def test_tenants_take_turns() -> None:
-    assert order_of("a1", "a2", "a3", "b1", "b2") == ["a1", "a2", "b1", "a3", "b2", "z9"]
+    assert order_of("a1", "a2", "a3", "b1", "b2") == ["a1", "a2", "b1", "a3", "b2", "y9", "z9"]
 
 
 def test_requests_that_are_given_up_leave_the_line() -> None:
-    assert order_of("a1", "a2", "b1", "c1", leaving=("a2", "c1")) == ["a1", "b1", "z9"]
-    assert order_of("a1", "b1", leaving=("a1",)) == ["a1", "b1", "z9"]
+    assert order_of("a1", "a2", "b1", "c1", leaving=("a2", "c1")) == ["a1", "b1", "y9", "z9"]
+    assert order_of("a1", "b1", leaving=("a1",)) == ["a1", "b1", "y9", "z9"]
+    assert order_of("a1", "b1", "b2", "c1", leaving=("b1",)) == ["a1", "b2", "c1", "y9", "z9"]
 
 
 def test_a_request_that_is_given_up_and_passed_over_hands_on_nothing() -> None:

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from threading import Event, Lock
 from typing import Any
 
 import pytest
 
+from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
+from comln_serve.engine import queues
 from comln_serve.engine.adapting import adaptation
 from comln_serve.engine.adapting.changes import RemoveExamples
 from comln_serve.engine.cancellation import Cancellation
@@ -19,14 +22,15 @@ from tests.support.image_files import colour_support
 from tests.support.waiting import Gate, wait_until
 
 MORE = colour_support()
+MakeQueue = Callable[[Settings, SharedCounts], Queue]
 
 
 def nothing() -> None:
     pass
 
 
-def queue(at_once: int, max_waiting: int, max_seconds: float = 60) -> Queue:
-    return Queue(Count.ADAPTATIONS, at_once, max_waiting, max_seconds, SharedCounts())
+def queue(at_once: int, max_waiting: int, max_seconds: float = 60, processes: int = 1) -> Queue:
+    return Queue(Count.ADAPTATIONS, at_once, max_waiting, max_seconds, SharedCounts(processes))
 
 
 def held(pool: ThreadPoolExecutor, solves: Queue, classifier: str, tenant: str = "") -> tuple[Event, Future[str]]:
@@ -87,9 +91,10 @@ def test_tenants_take_turns() -> None:
     assert not solves._served, "nothing is kept of tenants without work"
 
 
-def test_changes_of_one_classifier_leave_places_to_others() -> None:
+@pytest.mark.parametrize("processes", [1, 3])
+def test_changes_of_one_classifier_leave_places_to_others(processes: int) -> None:
     """They run one at a time, so a hundred of them would keep others out of a queue while cores are idle."""
-    solves = queue(at_once=2, max_waiting=16)
+    solves = queue(at_once=2, max_waiting=16 * processes, processes=processes)
     with ThreadPoolExecutor(9) as pool:
         turns = [held(pool, solves, "a") for _ in range(9)]
         wait_until(lambda: len(solves._running) == 1 and len(solves._line) == 8)
@@ -119,6 +124,60 @@ def test_who_waits_too_long_or_has_left_goes() -> None:
     assert solves._line == []
     with solves.turn(nothing, "b"):
         pass
+
+
+def test_who_waits_is_woken_when_a_turn_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "_CHECK_S", 60)
+    solves = queue(at_once=1, max_waiting=9)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = held(pool, solves, "a"), held(pool, solves, "b")
+        wait_until(lambda: len(solves._running) == 1 and len(solves._line) == 1)
+        for release, _ in (first, second):
+            release.set()
+        assert (first[1].result(20), second[1].result(20)) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("make", "cpus", "processes", "at_once"),
+    [
+        (Queue.of_solves, 2, 1, 2),
+        (Queue.of_solves, 64, 1, 4),
+        (Queue.of_solves, 64, 2, 2),
+        (Queue.of_solves, 2, 3, 1),
+        (Queue.of_comparisons, 64, 2, 1),
+    ],
+)
+def test_turns_at_once_in_each_process(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, make: MakeQueue, cpus: int, processes: int, at_once: int
+) -> None:
+    monkeypatch.setattr(queues, "usable_cpus", lambda: cpus)
+    solves = make(settings.model_copy(update={"max_queue_seconds": 0.01}), SharedCounts(processes))
+    with ExitStack() as turns:
+        for _ in range(at_once):
+            turns.enter_context(solves.turn(nothing, object()))
+        fails(ErrorCode.QUEUE_TIMEOUT, lambda: solves.turn(nothing, object()).__enter__())
+
+
+@pytest.mark.parametrize(
+    ("make", "unit", "at_once", "elsewhere"),
+    [(Queue.of_solves, Count.ADAPTATIONS, 2, 58), (Queue.of_comparisons, Count.COMPARISONS, 1, 27)],
+)
+def test_a_tenant_leaves_the_last_places_to_others(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, make: MakeQueue, unit: Count, at_once: int, elsewhere: int
+) -> None:
+    """Of 68 adaptations, or 32 comparisons, of two processes an eighth."""
+    monkeypatch.setattr(queues, "usable_cpus", lambda: 4)
+    shared = SharedCounts(2)
+    solves = make(settings.model_copy(update={"require_keys": True, "max_queue_seconds": 0.01}), shared)
+    with ExitStack() as turns:
+        for _ in range(at_once):
+            turns.enter_context(solves.turn(nothing, object(), "many"))
+        for count, code in ((elsewhere - 1, ErrorCode.QUEUE_TIMEOUT), (elsewhere, ErrorCode.OVERLOADED)):
+            shared.process = 1
+            shared.set(unit, count)
+            shared.process = 0
+            fails(code, lambda: solves.turn(nothing, object(), "many").__enter__())
+        fails(ErrorCode.QUEUE_TIMEOUT, lambda: solves.turn(nothing, object(), "few").__enter__())
 
 
 @pytest.fixture

@@ -84,6 +84,7 @@ def test_every_class_counts_the_same() -> None:
     chosen, choice = choose_horizon(found, classes, 4, 1.0)
     assert chosen >= 8
     assert choice.candidates[0].accuracy == pytest.approx(0.25, abs=1e-9)
+    assert choice.candidates[-1].accuracy == pytest.approx(1.0, abs=1e-9)
 
 
 @pytest.mark.parametrize(

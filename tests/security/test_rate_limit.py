@@ -74,8 +74,10 @@ def test_buckets_that_are_full_again_are_forgotten(tmp_path: Path) -> None:
         for number in range(1000):
             limiter.take(str(number), 1)
         assert database.execute("SELECT count(*) FROM buckets").fetchone() == (1000,)
-        clock.now += 60.0
-        limiter.take("another", 1)
+        clock.now += 20.0
+        limiter.take("late", 1)
+        clock.now += 40.0
+        assert limiter.take("late", 1) == pytest.approx(20.0), "that of a key of the last minute stays"
         assert database.execute("SELECT count(*) FROM buckets").fetchone() == (1,)
 
 
@@ -96,7 +98,7 @@ def test_while_another_process_keeps_the_file_locked_nobody_waits(tmp_path: Path
             limiter.take("a", 1)
 
 
-def test_requests_over_a_keys_limit_are_told_when_to_come(keyed: TestClient) -> None:
+def test_requests_over_a_keys_limit_are_told_when_to_come(keyed: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     limited = bearer(new_key(store_of(keyed), requests_per_minute=2))
     other = bearer(new_key(store_of(keyed)))
     for _ in range(2):
@@ -107,6 +109,8 @@ def test_requests_over_a_keys_limit_are_told_when_to_come(keyed: TestClient) -> 
     assert error["detail"] == {"limit": 2, "retry_after_seconds": int(answer.headers["retry-after"])}
     assert keyed.get("/health/ready", headers=limited).status_code == 200
     assert keyed.get("/models", headers=other).status_code == 200, "no limit without one"
+    monkeypatch.setattr(RateLimiter, "take", lambda *_: 0.2)
+    assert keyed.get("/models", headers=limited).headers["retry-after"] == "1", "not before"
 
 
 def test_the_servers_limit_is_for_keys_without_their_own(keyed_settings: Settings, serve: Serve) -> None:
