@@ -305,5 +305,6 @@ def test_a_law_stays_constant_beyond_what_was_measured() -> None:
     assert CALIBRATION.temperature_of([500] * 10) == at_the_end
     assert CALIBRATION.temperature_of([5] * 40) == at_the_end
     assert at_the_end == pytest.approx(np.exp(0.7 - 0.5 * np.log(5) + 0.1 * np.log(10)))
-    steep = CALIBRATION.model_copy(update={"log_temperature": TaskLaw(constant=1e6, shots=0, ways=0)})
-    assert np.isfinite(steep.temperature_of([1, 1]))
+    for constant in (1e6, -1e6):
+        steep = CALIBRATION.model_copy(update={"log_temperature": TaskLaw(constant=constant, shots=0, ways=0)})
+        assert 0 < steep.temperature_of([1, 1]) < np.inf

@@ -54,9 +54,10 @@ def test_xmp_where_exif_says_nothing(orientation: int, form: str) -> None:
 
 
 @pytest.mark.parametrize("digits", ["zz", "4", "", exif(6, "<", "H").hex(), exif(6, ">", "H")[6:].hex()])
-def test_exif_that_imagemagick_wrote_as_text(digits: str) -> None:
+@pytest.mark.parametrize("compressed", [False, True])
+def test_exif_that_imagemagick_wrote_as_text(digits: str, compressed: bool) -> None:
     info = PngInfo()
-    info.add_text("Raw profile type exif", f"\nexif\n      {len(digits) // 2}\n{digits}\n")
+    info.add_text("Raw profile type exif", f"\nexif\n      {len(digits) // 2}\n{digits}\n", zip=compressed)
     data = encode(PICTURE, "PNG", pnginfo=info)
     size = open_image(data).decode().size
     assert size == (PICTURE.size[::-1] if len(digits) > 20 else PICTURE.size)

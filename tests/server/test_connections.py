@@ -283,18 +283,28 @@ def test_a_content_length_with_leading_zeros_is_read(server: LiveServer) -> None
     assert (status, error["detail"]) == (422, {"received_images": 0})
 
 
-def export_of(server: LiveServer) -> socket.socket:
-    """A connection that has asked for an export, and has a small window."""
+def export_of(server: LiveServer, fields: bytes = b"") -> socket.socket:
+    """A connection that has asked for an export, and has a small window. `fields`: further ones of the head."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
     connection.connect(("127.0.0.1", int(server.url.rpartition(":")[2])))
     connection.settimeout(60)
-    connection.sendall(LAST.replace(b"/health/live", b"/classifiers/wide/export"))
+    connection.sendall(LAST.replace(b"/health/live", b"/classifiers/wide/export")[:-2] + fields + b"\r\n")
     return connection
 
 
 def export_status(server: LiveServer) -> int:
     return http.get(f"{server.url}/classifiers/wide/export").status_code
+
+
+def test_within_an_answer_no_other_one_is_sent(server: LiveServer) -> None:
+    """The client would take it for a part of the first one's body."""
+    connection = export_of(server, b"Transfer-Encoding: chunked\r\n")
+    received = connection.recv(1000)
+    connection.sendall(b"not a chunk\r\n\r\n")
+    received += read_all(connection)
+    assert statuses_of(received) == [200]
+    assert len(received) < 6_000_000, "the server has closed the connection"
 
 
 @pytest.mark.slow

@@ -66,8 +66,9 @@ def png_of_chunks() -> bytes:
     return data[:33] + 50_000 * png_chunk(b"tEXt", b"a\0b") + data[33:]
 
 
-def exif_of(entries: int) -> bytes:
-    """An EXIF block that says "turn the picture", with so many tags in all."""
-    tags = [struct.pack(">HHIHH", 274, 3, 1, 6, 0)]
-    tags += [struct.pack(">HHII", 40_000 + n % 25_000, 4, 1, n) for n in range(entries - 1)]
-    return b"Exif\0\0MM\0*" + struct.pack(">IH", 8, entries) + b"".join(tags) + bytes(4)
+def exif_of(entries: int, order: str = ">") -> bytes:
+    """An EXIF block that says "turn the picture", with so many tags in all. `order`: of the bytes, as in `struct`."""
+    tags = [struct.pack(f"{order}HHIHH", 274, 3, 1, 6, 0)]
+    tags += [struct.pack(f"{order}HHII", 40_000 + n % 25_000, 4, 1, n) for n in range(entries - 1)]
+    begin = b"Exif\0\0" + (b"MM\0*" if order == ">" else b"II*\0")
+    return begin + struct.pack(f"{order}IH", 8, entries) + b"".join(tags) + bytes(4)
