@@ -309,9 +309,9 @@ def test_wrong_labels_are_found_and_right_ones_are_not() -> None:
 
 
 def test_suspicion_is_the_odds_of_two_labels() -> None:
-    logits = np.array([[1.0, 3.0, 2.0], [0.0, -5.0, -900.0]])
+    logits = np.array([[1.0, 3.0, 2.0], [0.0, -900.0, -5.0]])
     scores, likelier = suspicion(logits, np.array([0, 0]), temperature=2.0)
-    np.testing.assert_array_equal(likelier, [1, 1])
+    np.testing.assert_array_equal(likelier, [1, 2])
     np.testing.assert_allclose(scores, [1 / (1 + np.exp(-1.0)), 1 / (1 + np.exp(2.5))])
 
 
@@ -344,6 +344,7 @@ def test_similarity_does_not_see_lengths() -> None:
 def test_a_threshold_needs_images_enough() -> None:
     values = np.linspace(0, 1, 101)
     assert threshold(values) == pytest.approx(0.05)
+    assert threshold(values[:LEAST_JUDGED]) is not None
     assert threshold(values[: LEAST_JUDGED - 1]) is None
 
 
