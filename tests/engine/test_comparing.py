@@ -1,6 +1,7 @@
 """Which images are examples of a classifier: for one request at a time, which waits neither for ever nor for nobody."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -77,7 +78,9 @@ def test_nobody_waits_for_ever_and_not_many_do(make_engine: MakeEngine) -> None:
     queue = engine._comparisons._queue
     with queue.turn(nothing, object()):
         fails(ErrorCode.QUEUE_TIMEOUT, lambda: predict(engine, FILES, made.id, examples=True))
-        with queue._places.admit(15):
+        with ExitStack() as others:
+            for _ in range(15):
+                others.enter_context(queue._places.admit())
             error = fails(ErrorCode.OVERLOADED, lambda: predict(engine, FILES, made.id, examples=True))
         assert error.detail == {"pending": 16, "received": 1, "limit": 16}
         assert "the field examples asks for" in error.message
