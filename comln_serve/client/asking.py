@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 8.0
 # A call that takes longer because of repeated attempts says so.
 _SILENT_S = 3.0
-# Attempts at what rarely gets better: an address that has never answered, and failures inside the server.
+# Attempts at what rarely gets better: an address that has never answered, failures inside the server, and answers that
+# cannot be decoded.
 _FEW = 3
 # Nothing was done with a request that is answered so.
 _UNTOUCHED = {"rate_limited", "overloaded", "queue_timeout"}
@@ -64,18 +65,19 @@ async def ask(session: Session, request: Request, *, seconds: float | None = Non
     where a request is repeatable, those whose connection broke or that failed inside the server (5xx).
 
     Args:
-        seconds: no attempt begins later than this after the first; default: the session's `retry_seconds`.
+        seconds: no attempt begins later than this after the first, and an address that has never answered is asked
+            until then, too; default: the session's `retry_seconds`, and few attempts at such an address.
 
     Raises:
         InputError: the client was closed, or a text of the request is not valid Unicode.
         ComlnError: the answer is no success.
-        NoAnswerError: there is no answer.
+        NoAnswerError: there is no answer, or it cannot be decoded.
     """
-    if session.runtime.http.is_closed:
-        raise InputError("this client was closed, by close() or the end of its `with` block; make another one")
     allowed = session.retry_seconds if seconds is None else seconds
     began, attempt = time.monotonic(), 0
     while True:
+        if session.runtime.http.is_closed:  # perhaps by another thread, while this one waited
+            raise InputError("this client was closed, by close() or the end of its `with` block; make another one")
         attempt += 1
         try:
             answer = await session.runtime.send(request)
@@ -85,7 +87,8 @@ async def ask(session: Session, request: Request, *, seconds: float | None = Non
         except httpx2.RequestError as failure:
             error: ComlnError = _no_answer(session, failure, attempt, time.monotonic() - began)
             error.__cause__ = failure
-            again = (request.repeatable or isinstance(failure, _NEVER_SENT)) and (session.answered or attempt < _FEW)
+            may_pass = (session.answered or seconds is not None) and not isinstance(failure, httpx2.DecodingError)
+            again = (request.repeatable or isinstance(failure, _NEVER_SENT)) and (may_pass or attempt < _FEW)
             asked_for = None
         else:
             session.answered = True
@@ -95,10 +98,11 @@ async def ask(session: Session, request: Request, *, seconds: float | None = Non
             again = _is_worth_repeating(error, request, attempt)
             asked_for = _retry_after(answer)
         backoff = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(attempt - 1, 10)) * _jitter.uniform(0.75, 1.25)
-        wait = max(asked_for, backoff * 0.1) if asked_for is not None else backoff
-        if not again or time.monotonic() - began + wait > allowed:
+        elapsed = time.monotonic() - began
+        wait = max(asked_for, backoff * 0.1) if asked_for is not None else min(backoff, allowed - elapsed)
+        if not again or not 0.0 < wait <= allowed - elapsed:
             raise error
-        if time.monotonic() - began + wait > _SILENT_S:
+        if elapsed + wait > _SILENT_S:
             logger.warning("%s %s is tried again in %.1f s: %s", request.method, request.path, wait, error)
         await session.runtime.sleep(wait)
 
@@ -172,8 +176,10 @@ def _no_answer(session: Session, failure: httpx2.RequestError, attempts: int, se
         return NoAnswerError(
             f"the server at {session.url} gave {why}{tried}. Give it longer: timeout=... or --timeout, in seconds"
         )
-    if session.answered:
-        return NoAnswerError(f"the connection to {session.url} failed: {why}{tried}")
+    undecoded = isinstance(failure, httpx2.DecodingError)
+    if session.answered or undecoded:
+        what, state = ("answer of", "cannot be decoded") if undecoded else ("connection to", "failed")
+        return NoAnswerError(f"the {what} {session.url} {state}: {why}{tried}")
     if isinstance(failure, httpx2.RemoteProtocolError | httpx2.ReadError):
         secure = session.url.replace("http:", "https:", 1)
         hint = f"; if it speaks TLS, try {secure}" if secure != session.url else ""

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import httpx2
 
-from comln_serve.client.arguments import checked_metadata
+from comln_serve.client.arguments import checked_metadata, checked_seconds
 from comln_serve.client.asking import Session, ask, ask_for
 from comln_serve.client.chain import path_of
 from comln_serve.client.errors import InputError, NotFoundError
@@ -211,10 +211,10 @@ class StoredCalls:
             wait: seconds to keep asking, for a server that is being started.
 
         Raises:
-            ComlnError: it is not, or not yet.
+            ComlnError: it is not, or there is no answer.
         """
-        self._session.answered = self._session.answered or wait > 0.0  # it may not listen yet
-        return await ask_for(self._session, Health, Request("GET", "/health/ready"), seconds=wait)
+        seconds = checked_seconds("wait", wait, zero=True)
+        return await ask_for(self._session, Health, Request("GET", "/health/ready"), seconds=seconds)
 
 
 def _format_of(path: Folder, given: ExportFormat | None) -> ExportFormat:

@@ -55,7 +55,7 @@ class BadImageError(InputError):
 
 
 class NoAnswerError(ComlnError):
-    """The server cannot be reached, or the connection broke or timed out before its answer."""
+    """The server cannot be reached, the connection broke or timed out before its answer, or that cannot be decoded."""
 
 
 class NotFoundError(ComlnError):

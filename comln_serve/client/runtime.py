@@ -28,7 +28,7 @@ class BlockingRuntime:
         self.http = http
 
     async def send(self, request: Request) -> httpx2.Response:
-        """The answer to a request, of any status. Raises httpx2.RequestError if there is none."""
+        """The answer to a request, of any status. Raises httpx2.RequestError if none can be read."""
         return self.http.request(**request.arguments())
 
     async def sleep(self, seconds: float) -> None:

@@ -153,6 +153,14 @@ def test_a_client_that_was_closed_says_so(line: Wire) -> None:
         client.models()
 
 
+def test_a_client_that_is_closed_while_it_waits_says_so(line: Wire) -> None:
+    """As by another thread."""
+    with client_on(line) as client:
+        line.before = lambda _request: client.close() or httpx2.ConnectError("refused")
+        with pytest.raises(InputError, match="this client was closed"):
+            client.models()
+
+
 def test_a_client_is_shown_with_its_address_and_without_its_key() -> None:
     assert repr(Client("http://127.0.0.1:9", key="comln_1_2")) == "Client('http://127.0.0.1:9')"
 

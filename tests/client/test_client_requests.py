@@ -130,6 +130,25 @@ def test_waiting_for_a_server_that_starts(comln: Client, line: Wire) -> None:
     line.before = lambda _request: busy(503, "not_ready", "1")
     with pytest.raises(ComlnError, match="later"):
         comln.ready()
+    with pytest.raises(InputError, match="wait is -1; give seconds, from 0 on"):
+        comln.ready(wait=-1)
+
+
+def test_the_last_attempt_is_at_the_end_of_the_time(line: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "_FIRST_WAIT", 60.0)
+    monkeypatch.setattr(asking, "_LONGEST_WAIT", 60.0)
+    with client_on(line) as client:
+        line.before = times(1, lambda _request: httpx2.ConnectError("refused"))
+        assert client.ready(wait=0.05).status == "ready"
+
+
+def test_waiting_in_vain_for_a_server_is_no_answer_of_it(line: Wire) -> None:
+    line.before = lambda _request: httpx2.ConnectError("refused")
+    with client_on(line) as client:
+        with pytest.raises(NoAnswerError, match="no server can be reached at"):
+            client.ready(wait=0.1)
+        with pytest.raises(NoAnswerError, match=r"no server can be reached at .* \(3 attempts in"):
+            client.models()
 
 
 @pytest.mark.parametrize(
@@ -152,9 +171,13 @@ def test_answers_of_other_programs(line: Wire, answer: httpx2.Response, said: st
 def test_an_answer_that_cannot_be_decoded(line: Wire) -> None:
     """As of a proxy that damages what it compresses."""
     encoded = {"Content-Encoding": "gzip"}
-    line.before = lambda _request: httpx2.Response(200, headers=encoded, stream=httpx2.ByteStream(b"none"))
-    with client_on(line) as client, pytest.raises(NoAnswerError, match="incorrect header check"):
-        client.models()
+    said = r"the answer of http://testserver cannot be decoded: .*header check \(3 attempts"
+    with client_on(line, retry_seconds=1) as new, client_on(line, retry_seconds=1) as known:
+        known.models()
+        line.before = lambda _request: httpx2.Response(200, headers=encoded, stream=httpx2.ByteStream(b"none"))
+        for client in (new, known):
+            with pytest.raises(NoAnswerError, match=said):
+                client.models()
 
 
 @pytest.mark.parametrize(
