@@ -335,6 +335,8 @@ def test_names_of_files_that_are_not_utf8_are_printed(run: Run, photos: Path, tm
     exporting = ("classifiers", "export", "shop", "-o", file)
     assert run(*exporting).stdout == f"{tmp_path}/caf\\udce9.safetensors\n"
     assert printed(run(*exporting, "--json"))["file"] == str(file)
+    table = file.with_suffix(".csv")
+    assert run("predict", photos, "--classifier", "shop", "--csv", table).stdout.endswith("caf\\udce9.csv\n")
     refused = run("classifiers", "import", file, "--name", file.name, "--json")
     assert (refused.exit_code, "is not valid Unicode" in refused.stdout) == (2, True)
 

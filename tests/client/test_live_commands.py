@@ -82,12 +82,14 @@ def test_one_bad_image_is_not_counted(comln: Run, shop: str, tmp_path: Path) -> 
         ["--classifier", "shop"],
         ["--classifier", "shop", "--json"],
         ["--classifier", "shop", "--csv", "-"],
+        ["--classifier", "shop", "--csv", "{folder}/table.csv"],
         ["--classifier", "none", "--json"],
     ],
-    ids=["text", "json", "csv", "error"],
+    ids=["text", "json", "csv", "said of a csv", "error"],
 )
-def test_a_full_standard_output(url: str, shop: str, photos: Path, options: list[str]) -> None:
-    command = [sys.executable, "-m", "comln_serve.client", "predict", str(photos), *options]
+def test_a_full_standard_output(url: str, shop: str, photos: Path, tmp_path: Path, options: list[str]) -> None:
+    given = [option.format(folder=tmp_path) for option in options]
+    command = [sys.executable, "-m", "comln_serve.client", "predict", str(photos), *given]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [*command, "--url", url], cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True, check=False

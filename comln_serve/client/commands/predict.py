@@ -94,7 +94,7 @@ def predict(
     if csv_file is None or output.as_json:
         output.show(found, lambda: _lines(found))
     elif csv_file != "-":
-        click.echo(f"{len(found)} {'more ' if begun and begun.files else ''}predictions in {csv_file}")
+        output.write(f"{len(found)} {'more ' if begun and begun.files else ''}predictions in {csv_file}\n")
     note_skipped(output, found.skipped)
     if copies is not None:
         _copy(output, copies, found, files)
