@@ -133,7 +133,7 @@ class StoredCalls:
         """
         content: dict[str, Any] = {}
         if name is not None:
-            content |= {"name": name, "promote": promote}
+            content |= {"name": name, "promote": bool(promote)}
         if metadata is not None:
             content["metadata"] = checked_metadata(metadata)
         if not isinstance(expires_in_seconds, EllipsisType):

@@ -23,10 +23,9 @@ _NOT_KNOWN = "Whether the request that was interrupted has made a classifier is 
 def path_of(classifier: str | Classifier, *more: str | int) -> str:
     """The path of a classifier's route. Of a `Classifier` the id is used. Raises InputError for no reference."""
     reference = classifier.id if isinstance(classifier, Classifier) else classifier
-    if not isinstance(cast("object", reference), str):
+    # In a path, "." and ".." lead elsewhere.
+    if not isinstance(cast("object", reference), str) or reference.strip() in ("", ".", ".."):
         raise InputError(f"the classifier is {reference!r}; give an id, a name, name@version, or what a call returned")
-    if not reference.strip():
-        raise InputError("the classifier's reference is empty; give an id, a name or name@version")
     try:
         return "/".join(["/classifiers", quote(reference, safe="@"), *map(str, more)])
     except UnicodeEncodeError:

@@ -169,7 +169,7 @@ def _checked_url(url: str) -> str:
         raise InputError(f"url is {url!r}; give the address of a server, like {DEFAULT_URL} or https://host/path")
     try:
         parsed = httpx2.URL(url)
-    except httpx2.InvalidURL as error:
+    except (httpx2.InvalidURL, UnicodeEncodeError) as error:
         raise InputError(f"url is {url!r}: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
         raise InputError(

@@ -195,8 +195,8 @@ class MakingCalls:
         Raises:
             NotFoundError: there is no such classifier. And as `adapt`.
         """
-        content = {"horizon": _checked_horizon(horizon), "promote": promote}
-        return await _change(self._session, classifier, "adapt", content)
+        content = {"horizon": _checked_horizon(horizon)}
+        return await _change(self._session, classifier, "adapt", content, promote=promote)
 
     async def import_support(self, file: Folder | bytes, *, name: str | None = None, promote: bool = True) -> Adapted:
         """Make a classifier from a support set that `export` has written, here or on a server with the same bundle.
@@ -240,7 +240,7 @@ class MakingCalls:
             ComlnError: the server refused it, as where no label would change; or there is no answer.
         """
         by_number = {str(number): label for number, label in checked_texts("labels", labels, '{3: "lemon"}').items()}
-        return await _change(self._session, classifier, "examples/labels", {"labels": by_number, "promote": promote})
+        return await _change(self._session, classifier, "examples/labels", {"labels": by_number}, promote=promote)
 
     async def rename_classes(
         self, classifier: str | Classifier, labels: Mapping[str, str], *, promote: bool = True
@@ -259,7 +259,7 @@ class MakingCalls:
             ComlnError: the server refused it, as for a label that no class has; or there is no answer.
         """
         by_label = checked_texts("labels", labels, '{"lemon": "Lemon"}')
-        return await _change(self._session, classifier, "labels", {"labels": by_label, "promote": promote})
+        return await _change(self._session, classifier, "labels", {"labels": by_label}, promote=promote)
 
 
 async def _check_numbers(session: Session, classifier: str | Classifier, numbers: Sequence[int]) -> str:
@@ -285,9 +285,12 @@ def _bytes_of(path: Path) -> bytes:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-async def _change(session: Session, classifier: str | Classifier, route: str, content: Mapping[str, Any]) -> Adapted:
+async def _change(
+    session: Session, classifier: str | Classifier, route: str, content: Mapping[str, Any], *, promote: bool
+) -> Adapted:
     """Ask for a change that needs no images. The server makes it once, however often the request is repeated."""
     headers = {"Idempotency-Key": uuid.uuid4().hex}
+    content = {**content, "promote": bool(promote)}  # NumPy's truths are no JSON
     request = Request("POST", path_of(classifier, route), content=content, headers=headers)
     return await ask_for(session, Adapted, request)
 
@@ -303,7 +306,7 @@ def _options(
         "name": name,
         "model": model,
         "horizon": _checked_horizon(horizon),
-        "metadata": None if metadata is None else json.dumps(checked_metadata(metadata)),
+        "metadata": None if metadata is None else json.dumps(checked_metadata(metadata), ensure_ascii=False),
         "expires_in_seconds": expires_in_seconds,
     }
     return {key: str(value) for key, value in given.items() if value is not None}

@@ -40,10 +40,13 @@ def test_what_is_no_horizon(refusing: tuple[Client, Wire], horizon: Any) -> None
     assert line.requests == []
 
 
-def test_numbers_of_numpy(comln: Client) -> None:
+def test_numbers_and_truths_of_numpy(comln: Client) -> None:
     pair = comln.adapt(*PAIR, horizon=np.int64(3))
     assert (pair.horizon, pair.horizon_rule) == (3.0, "given")
     assert comln.adapt_again(pair, horizon=np.float32(2.5)).horizon == 2.5
+    better: Any = np.float64(0.9) > 0.8
+    assert comln.edit(pair, name="pair", promote=better).promoted
+    assert comln.adapt_again("pair", promote=better).promoted
 
 
 @pytest.mark.parametrize(
@@ -83,8 +86,9 @@ def test_arguments_that_cannot_be_sent(refusing: tuple[Client, Wire], images: An
 
 
 def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="reference is empty"):
-        comln.classifier("")
+    for reference in ("", ".", ".."):
+        with pytest.raises(InputError, match=f"the classifier is '{reference}'; give an id, a name"):
+            comln.classifier(reference)
     with pytest.raises(InputError, match="numbers is empty"):
         comln.remove_examples("pair", [])
     wrong: Any = [1]
@@ -108,8 +112,9 @@ def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path
         with pytest.raises(InputError, match=said):
             call()
     assert line.requests == []
-    with pytest.raises(InputError, match=r"'caf\\udce9' is not valid Unicode"):
-        comln.adapt(*PAIR, name="caf\udce9")
+    for options in ({"name": "caf\udce9"}, {"metadata": {"place": "caf\udce9"}}):
+        with pytest.raises(InputError, match=r"caf\\udce9.* is not valid Unicode"):
+            comln.adapt(*PAIR, **options)
     comln.adapt(*PAIR, name="pair")
     with pytest.raises(InputError, match=r"missing/x.safetensors: cannot be written: No such file"):
         comln.export("pair", tmp_path / "missing" / "x.safetensors", "safetensors")

@@ -181,7 +181,17 @@ def test_an_answer_that_cannot_be_decoded(line: Wire) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://host/?a=b", "http://[::1", "http://host:99999"]
+    "url",
+    [
+        "",
+        "127.0.0.1:8000",
+        "ftp://host",
+        "http://",
+        "http://host/?a=b",
+        "http://[::1",
+        "http://host:99999",
+        "http://host/\udce9",
+    ],
 )
 def test_addresses_that_are_none(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COMLN_URL", raising=False)
