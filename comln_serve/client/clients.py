@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
@@ -30,24 +31,9 @@ _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
 class _Base(Generic[_Transport]):
-    """A client of comln-serve. Its calls are safe from many threads or tasks.
+    """What both clients have."""
 
-    Args:
-        url: address of the server; default: the environment's COMLN_URL, or http://127.0.0.1:8000.
-        key: API key; default: the environment's COMLN_KEY, or none.
-        timeout: seconds to wait for the server to take or send anything; a request of many images is answered when
-            all of them are embedded.
-        retry_seconds: a request is not repeated later than this after its first attempt.
-        max_side: images are shrunk to this many pixels before they are sent; None: never. Models look at a few
-            hundred pixels.
-        verify: how to check the certificate of an https server; False: not at all.
-        transport: what carries requests, in place of connections.
-
-    Raises:
-        InputError: url, key, timeout, retry_seconds or max_side cannot be used, or a proxy of the environment cannot.
-    """
-
-    # The HTTP client, its transport without proxies, and what the calls use it by.
+    # Classes of the HTTP client, of its transport without proxies, and of the runtime.
     _connect: ClassVar[Any]
     _direct: ClassVar[Any]
     _runtime: ClassVar[Any]
@@ -63,6 +49,23 @@ class _Base(Generic[_Transport]):
         verify: ssl.SSLContext | bool = True,
         transport: _Transport | None = None,
     ) -> None:
+        """Open no connection yet.
+
+        Args:
+            url: address of the server; default: the environment's COMLN_URL, or http://127.0.0.1:8000.
+            key: API key; default: the environment's COMLN_KEY, or none.
+            timeout: seconds to wait for the server to take or send anything; a request of many images is answered when
+                all of them are embedded.
+            retry_seconds: a request is not repeated later than this after its first attempt.
+            max_side: images are shrunk to this many pixels before they are sent; None: never. Models look at a few
+                hundred pixels.
+            verify: how to check the certificate of an https server; False: not at all.
+            transport: what carries requests, in place of connections.
+
+        Raises:
+            InputError: url, key, timeout, retry_seconds or max_side cannot be used, or a proxy of the environment
+                cannot.
+        """
         address = _checked_url(url or os.environ.get("COMLN_URL") or DEFAULT_URL)
         timeout = checked_seconds("timeout", timeout, zero=False)
         retry_seconds = checked_seconds("retry_seconds", retry_seconds, zero=True)
@@ -71,7 +74,7 @@ class _Base(Generic[_Transport]):
             transport = self._direct(verify=verify)  # the environment's proxies cannot reach this machine's own address
         headers = _headers(key or os.environ.get("COMLN_KEY"), address)
         try:
-            self._http = self._connect(  # opens connections when they are needed
+            self._http = self._connect(
                 base_url=address,
                 headers=headers,
                 timeout=httpx2.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
@@ -95,7 +98,10 @@ class _Base(Generic[_Transport]):
 
 
 class AsyncClient(_Base[httpx2.AsyncBaseTransport], MakingCalls, PredictingCalls, StoredCalls):
-    """The same calls for asyncio and trio: `async with AsyncClient() as client: await client.predict(...)`."""
+    """A client of comln-serve whose calls are awaited, on asyncio or trio. They are safe from many tasks.
+
+    `async with AsyncClient() as client: await client.predict(...)` closes the connections at the end; so does `close`.
+    """
 
     _connect, _direct, _runtime = httpx2.AsyncClient, httpx2.AsyncHTTPTransport, AsyncRuntime
 
@@ -111,7 +117,10 @@ class AsyncClient(_Base[httpx2.AsyncBaseTransport], MakingCalls, PredictingCalls
 
 
 def _blocking(call: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]) -> Callable[Concatenate["Client", _P], _T]:
-    """A call of `AsyncClient` as a method of `Client`, whose session has a runtime that blocks."""
+    """A call of `AsyncClient` as a method of `Client`, whose session has a runtime that blocks.
+
+    So a call may await nothing of `self` but what it does by the session: on `Client`, other calls are no coroutines.
+    """
 
     @functools.wraps(call)
     def method(self: "Client", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -121,7 +130,10 @@ def _blocking(call: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]) -> 
 
 
 class Client(_Base[httpx2.BaseTransport]):
-    """`with Client("http://127.0.0.1:8000") as client: ...` closes the connections at the end; so does `close`."""
+    """A client of comln-serve whose calls return when they are done. They are safe from many threads.
+
+    `with Client() as client: client.predict(...)` closes the connections at the end; so does `close`.
+    """
 
     _connect, _direct, _runtime = httpx2.Client, httpx2.HTTPTransport, BlockingRuntime
 
@@ -170,7 +182,7 @@ def _checked_url(url: str) -> str:
     try:
         parsed = httpx2.URL(url)
     except (httpx2.InvalidURL, UnicodeEncodeError) as error:
-        raise InputError(f"url is {url!r}: {error}") from error
+        raise InputError(f"url is {_without_user(url)!r}: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
         raise InputError(
             f"url is {_without_user(url)!r}; give the address of a server, like {DEFAULT_URL} or https://host/path"
@@ -182,8 +194,7 @@ def _checked_url(url: str) -> str:
 
 def _without_user(url: str) -> str:
     """An address to show: without the name and the password that it may have for a proxy before the server."""
-    parsed = httpx2.URL(url)
-    return str(parsed.copy_with(userinfo=b"")) if parsed.userinfo else url
+    return re.sub(r"(?<=//)[^/?#]*@", "", url, count=1)
 
 
 def _headers(key: str | None, address: str) -> dict[str, str]:

@@ -71,7 +71,7 @@ class Cuts:
                 "on_bad='skip' (--on-bad skip)"
             )
         self.skipped = list(skipped)
-        self._no_images = len(skipped)
+        self._skipped_before = len(skipped)
         self.done, self.total = 0, len(images)
         self.partial = on_bad == "skip"
         self._left = Counter(item.label for item in images) if every_class else None
@@ -117,7 +117,7 @@ class Cuts:
                 self.done += len(cut) - len(rejected)
                 self._advance(len(cut) - len(rejected))
         if not sent:
-            first = self.skipped[self._no_images]
+            first = self.skipped[self._skipped_before]
             none = "" if self.total == 1 else f"none of the {self.total} images can be used; the first: "
             raise InputError(f"{none}{first.image}: {first.reason}")
 

@@ -177,7 +177,8 @@ def test_a_password_in_the_address_is_used_and_not_shown() -> None:
     with pytest.raises(NoAnswerError, match=r"no server can be reached at http://127.0.0.1:9/api: ") as caught:
         client.live()
     assert "secret" not in str(caught.value)
-    for address in ("http://me:secret@127.0.0.1/?x=1", "ftp://me:secret@127.0.0.1", "http://me:secret@127.0.0.1:0"):
+    host = "me:secret@127.0.0.1"
+    for address in (f"http://{host}/?x=1", f"ftp://{host}", f"http://{host}:0", f"http://{host}:port"):
         with pytest.raises(InputError, match=r"url is .(http|ftp)") as refused:
             Client(address)
         assert "secret" not in str(refused.value)
