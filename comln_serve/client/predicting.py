@@ -160,7 +160,7 @@ async def _predict(
                 "classifier": by,
                 "top_k": str(top_k),
                 "unknown": bool(unknown),
-                "examples": examples,
+                **({"examples": True} if examples else {}),  # which earlier servers do not know
                 "partial": cuts.partial,
             },
             images=[item.content for item in cut],
