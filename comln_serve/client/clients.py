@@ -34,9 +34,9 @@ class _Base(Generic[_Transport]):
     """What both clients have."""
 
     # Classes of the HTTP client, of its transport without proxies, and of the runtime.
-    _connect: ClassVar[Any]
-    _direct: ClassVar[Any]
-    _runtime: ClassVar[Any]
+    _http_kind: ClassVar[Any]
+    _transport_kind: ClassVar[Any]
+    _runtime_kind: ClassVar[Any]
 
     def __init__(
         self,
@@ -71,10 +71,11 @@ class _Base(Generic[_Transport]):
         retry_seconds = checked_seconds("retry_seconds", retry_seconds, zero=True)
         max_side = checked_side(max_side)
         if transport is None and httpx2.URL(address).host in _LOOPBACK:
-            transport = self._direct(verify=verify)  # the environment's proxies cannot reach this machine's own address
+            # The environment's proxies cannot reach this machine's own address.
+            transport = self._transport_kind(verify=verify)
         headers = _headers(key or os.environ.get("COMLN_KEY"), address)
         try:
-            self._http = self._connect(
+            self._http = self._http_kind(
                 base_url=address,
                 headers=headers,
                 timeout=httpx2.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
@@ -86,7 +87,7 @@ class _Base(Generic[_Transport]):
                 f"a proxy that the environment names (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY) cannot be used: {error}"
             ) from error
         self._url = address
-        self._session = Session(self._runtime(self._http), _without_user(address), retry_seconds, max_side)
+        self._session = Session(self._runtime_kind(self._http), _without_user(address), retry_seconds, max_side)
 
     @property
     def url(self) -> str:
@@ -103,7 +104,7 @@ class AsyncClient(_Base[httpx2.AsyncBaseTransport], MakingCalls, PredictingCalls
     `async with AsyncClient() as client: await client.predict(...)` closes the connections at the end; so does `close`.
     """
 
-    _connect, _direct, _runtime = httpx2.AsyncClient, httpx2.AsyncHTTPTransport, AsyncRuntime
+    _http_kind, _transport_kind, _runtime_kind = httpx2.AsyncClient, httpx2.AsyncHTTPTransport, AsyncRuntime
 
     async def close(self) -> None:
         """Close the connections."""
@@ -135,7 +136,7 @@ class Client(_Base[httpx2.BaseTransport]):
     `with Client() as client: client.predict(...)` closes the connections at the end; so does `close`.
     """
 
-    _connect, _direct, _runtime = httpx2.Client, httpx2.HTTPTransport, BlockingRuntime
+    _http_kind, _transport_kind, _runtime_kind = httpx2.Client, httpx2.HTTPTransport, BlockingRuntime
 
     adapt = _blocking(AsyncClient.adapt)
     adapt_folder = _blocking(AsyncClient.adapt_folder)

@@ -24,7 +24,7 @@ _SERVERS_NAME = {"MPO": "JPEG", "HEIF": "HEIC"}
 # Pictures of other modes (16 bits, CMYK) are not shrunk: the server converts them by rules of its own.
 _SHRINKABLE = {"1", "L", "LA", "P", "RGB", "RGBA"}
 _JPEG_QUALITY = 92
-_LONGEST_PATH = 4096  # of Linux; other systems allow less
+_LONGEST_PATH = 4096  # on Linux
 _MOST_PIXELS = 178_956_970  # of Pillow
 
 

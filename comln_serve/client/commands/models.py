@@ -1,4 +1,4 @@
-"""`comln models ls | reload`, and what is wrong between classifiers and the models that are served."""
+"""`comln models ls | reload`, and whether a classifier fits the models that are served."""
 
 from collections.abc import Iterable
 
@@ -42,7 +42,7 @@ def reload(client: Client, output: Output) -> None:
 
 
 def trouble_of(item: Classifier, models: Iterable[Model]) -> tuple[str, str] | None:
-    """What is wrong between a classifier and its model: in two words, and with what to do. None: nothing.
+    """Why a classifier does not fit its model: in two words, and in a sentence with what to do. None: it fits.
 
     Args:
         models: that are served.

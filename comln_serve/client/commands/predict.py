@@ -53,7 +53,8 @@ def predict(
     files, skipped = images_of(paths, on_bad)
     copies = None if copy_to is None else Copies(copy_to, [path for path in paths if isinstance(path, Path)])
     begun = check_table(csv_file, options["top_k"], resume=resume, replace=replace_table)
-    if begun is not None or copies is not None:  # by the version whose labels are checked, should its name be promoted
+    if begun is not None or copies is not None:
+        # The version whose labels are checked also predicts, even if its name is promoted to another one meanwhile.
         options["classifier"] = client.classifier(options["classifier"])
     if begun is not None:
         _check_begun(output, begun, csv_file, options["classifier"], copies=copies is not None)
