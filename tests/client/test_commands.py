@@ -310,6 +310,21 @@ def test_all_versions_are_deleted(run: Run, photos: Path) -> None:
     assert run("classifiers", "show", "old").exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("typed", "status", "said"),
+    [("y\n", 0, ""), ("n\n", 1, "nothing was deleted\n"), ("", 130, "comln: interrupted\n")],
+    ids=["yes", "no", "Ctrl-C or an end of input"],
+)
+def test_deleting_is_asked_for(
+    run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch, typed: str, status: int, said: str
+) -> None:
+    run("adapt", photos, "--name", "old")
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _self: True)
+    result = run("classifiers", "rm", "old", input=typed)
+    assert (result.exit_code, result.stderr.endswith(said)) == (status, True), result.output
+    assert run("classifiers", "show", "old").exit_code == (1 if status == 0 else 0)
+
+
 def test_what_was_deleted_is_said_even_if_the_server_is_gone_then(
     run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,8 +81,9 @@ def rm(client: Client, output: Output, refs: Sequence[str], *, all_versions: boo
         raise InputError("deleting needs --yes where nobody can be asked")
     chosen = [item for ref in refs for item in (_versions(client, ref) if all_versions else [client.classifier(ref)])]
     found = {item.id: item for item in chosen}  # nothing is deleted if there is no such one
-    if not yes:
-        click.confirm(f"Delete {', '.join(item.reference for item in found.values())}?", abort=True, err=True)
+    if not yes and not click.confirm(f"Delete {', '.join(item.reference for item in found.values())}?", err=True):
+        output.note("nothing was deleted")
+        sys.exit(1)
     deleted = [client.delete(item) for item in found.values()]
     output.show({"deleted": deleted}, lambda: "\n".join(_deleted(client, deleted)))
 

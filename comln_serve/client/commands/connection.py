@@ -104,7 +104,7 @@ class Output:
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, ComlnError):
             self.fail(error)
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, KeyboardInterrupt | click.Abort):  # the second by a question of click's
             self.note(f"comln: {str(error) or 'interrupted'}")
             sys.exit(_INTERRUPTED)
 
