@@ -163,9 +163,10 @@ def test_refusals_are_counted_by_status_and_reason(client: TestClient) -> None:
         assert client.get("/nothing/here").status_code == 404
         assert client.put("/adapt").status_code == 405
         assert client.get("/predict").status_code == 405
-        most = engine_of(client).settings.max_pending_requests
-        with client.app.state.requests.admit(most):  # type: ignore[attr-defined]
-            assert client.post("/predict", **predict_form(RED)).status_code == 429
+        requests, most = client.app.state.requests, engine_of(client).settings.max_pending_requests  # type: ignore[attr-defined]
+        requests.hold(most)
+        assert client.post("/predict", **predict_form(RED)).status_code == 429
+        requests.give_back(most)
     assert difference.changed("comln_requests_total") == {
         key(**requests_of("/adapt", "POST", 422)): 2,
         key(**requests_of("/classifiers/{ref}", "GET", 404)): 1,
