@@ -46,7 +46,7 @@ class HeldOutReport(_Part):
     confusion: list[list[int]] = Field(
         description="Counts by label given (rows) and predicted (columns), in the order of `classes`."
     )
-    suspects: list[Suspect] = Field(description="Images that look mislabelled, worst first.")
+    suspects: list[Suspect] = Field(description="Images that look mislabelled, worst first, at most 500.")
     predicted: list[int | None] | None = Field(
         None,
         description="Class predicted for each support image when it was left out, as a position in `classes`, in "

@@ -15,6 +15,10 @@ from comln_serve.report.folds import count_distinct
 from comln_serve.report.held_out import HeldOut
 from comln_serve.report.suspects import listed, suspicion
 
+# Suspects in a report. Each carries two labels: with the longest ones, the suspects of 5000 images with random labels
+# would be 10 MB, which to read keeps other requests waiting.
+_MOST_SUSPECTS = 500
+
 
 def make_report(
     adaptation: Adaptation,
@@ -66,9 +70,16 @@ def make_report(
             "The held-out accuracy is not known: most images belong to classes of a single scene, and what the "
             "others get says little about new photos."
         )
-    judged = found is not None and bool(found.judged.any()) and not one_scene
+    held_out = None
+    if found is not None and found.judged.any() and not one_scene:
+        held_out, suspected = _held_out(found, classes, labels, numbers, temperature)
+        if suspected > _MOST_SUSPECTS:
+            notes.append(
+                f"{suspected} images look mislabelled; the {_MOST_SUSPECTS} that look it most are listed. So many mean "
+                "that labels were mixed up, or that the model cannot tell these classes apart."
+            )
     return Report(
-        held_out=_held_out(found, classes, labels, numbers, temperature) if found and judged else None,
+        held_out=held_out,
         notes=notes,
         near_duplicates=[[numbers[i] for i in group] for group in near],
         contradictory=[[numbers[i] for i in photo] for photo in adaptation.contradictory],
@@ -122,7 +133,8 @@ def _named(near: Sequence[NDArray[np.intp]], numbers: Sequence[int], labels: Seq
 
 def _held_out(
     found: HeldOut, classes: NDArray[np.intp], labels: Sequence[str], numbers: Sequence[int], temperature: float
-) -> HeldOutReport:
+) -> tuple[HeldOutReport, int]:
+    """The held-out part of the report, and the number of images that look mislabelled, listed or not."""
     examples = np.flatnonzero(found.judged)
     given, logits = classes[examples], found.logits[0, examples]
     # By probability, as predictions are: after a very short horizon the logits differ by less than rounding.
@@ -135,7 +147,7 @@ def _held_out(
     scores, likelier = suspicion(logits, given, temperature)
     suspects = listed(scores)
     worst = [i for i in np.argsort(-scores, kind="stable") if suspects[i]]
-    return HeldOutReport(
+    report = HeldOutReport(
         folds=found.folds,
         judged=len(examples),
         accuracy=float((predicted == given).mean()),
@@ -147,7 +159,8 @@ def _held_out(
                 likelier=labels[int(likelier[i])],
                 score=float(scores[i]),
             )
-            for i in worst
+            for i in worst[:_MOST_SUSPECTS]
         ],
         predicted=classified,
     )
+    return report, len(worst)

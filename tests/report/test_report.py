@@ -308,6 +308,17 @@ def test_wrong_labels_are_found_and_right_ones_are_not() -> None:
     assert scores[-1] >= THRESHOLD
 
 
+def test_of_very_many_suspects_the_worst_are_listed() -> None:
+    classes = np.arange(3200) % 32
+    given = classes.copy()
+    given[:640] = (classes[:640] + 1 + np.arange(640) // 32) % 32  # 20 of each class, each to another class
+    report = report_on(clusters(classes, d=64, noise=0.1), given, replace(PROTOTYPE, horizon=200.0, alpha=10.0))
+    suspects = held_out_of(report).suspects
+    assert len(suspects) == 500
+    assert {s.number for s in suspects} <= set(range(1, 641))
+    assert any("640 images" in note for note in report.notes)
+
+
 def test_suspicion_is_the_odds_of_two_labels() -> None:
     logits = np.array([[1.0, 3.0, 2.0], [0.0, -900.0, -5.0]])
     scores, likelier = suspicion(logits, np.array([0, 0]), temperature=2.0)
