@@ -48,3 +48,12 @@ def checked_seconds(what: str, given: float, *, zero: bool) -> float:
     if not (is_number and (given >= 0 if zero else given > 0)):
         raise InputError(f"{what} is {given!r}; give seconds, {'from 0 on' if zero else 'more than 0'}")
     return float(given)
+
+
+def checked_lifetime(given: float | None) -> int | None:
+    """Check the argument `expires_in_seconds`. Raises InputError if it is neither whole seconds nor None."""
+    if given is None:
+        return None
+    if not isinstance(cast("object", given), Real) or isinstance(given, bool) or not float(given).is_integer():
+        raise InputError(f"expires_in_seconds is {given!r}; give whole seconds, from 1 on, or None")
+    return int(given)

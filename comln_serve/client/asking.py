@@ -69,7 +69,7 @@ async def ask(session: Session, request: Request, *, seconds: float | None = Non
             until then, too; default: the session's `retry_seconds`, and few attempts at such an address.
 
     Raises:
-        InputError: the client was closed, or a text of the request is not valid Unicode.
+        InputError: the client was closed, or a text of the request is not valid Unicode, or too long for an address.
         ComlnError: the answer is no success.
         NoAnswerError: there is no answer, or it cannot be decoded.
     """
@@ -84,6 +84,8 @@ async def ask(session: Session, request: Request, *, seconds: float | None = Non
         except UnicodeEncodeError as failure:
             around = failure.object[max(0, failure.start - 40) : failure.end + 40]
             raise InputError(f"{around!r} is not valid Unicode, and cannot be sent") from None
+        except httpx2.InvalidURL as failure:  # an argument of tens of thousands of characters
+            raise InputError(f"{request.path[:100]!r}... makes no address: {failure}") from None
         except httpx2.RequestError as failure:
             error: ComlnError = _no_answer(session, failure, attempt, time.monotonic() - began)
             error.__cause__ = failure

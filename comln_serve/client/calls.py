@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import httpx2
 
-from comln_serve.client.arguments import checked_metadata, checked_seconds
+from comln_serve.client.arguments import checked_lifetime, checked_metadata, checked_seconds
 from comln_serve.client.asking import Session, ask, ask_for
 from comln_serve.client.chain import path_of
 from comln_serve.client.errors import InputError, NotFoundError
@@ -137,7 +137,7 @@ class StoredCalls:
         if metadata is not None:
             content["metadata"] = checked_metadata(metadata)
         if not isinstance(expires_in_seconds, EllipsisType):
-            content["expires_in_seconds"] = expires_in_seconds
+            content["expires_in_seconds"] = checked_lifetime(expires_in_seconds)
         if not content:
             raise InputError("give at least one of name, metadata and expires_in_seconds")
         # Under its new name, a renamed classifier would not be found again.

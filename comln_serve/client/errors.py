@@ -33,8 +33,7 @@ class ComlnError(Exception):
         self.request_id = request_id
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled without a call of the class, of which each takes other arguments: an estimator's error in a worker.
-        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # pyright: ignore[reportAttributeAccessIssue]
+        return _parts(self)
 
 
 class InputError(ComlnError, ValueError):
@@ -75,6 +74,9 @@ class InterruptedPredicting(KeyboardInterrupt):
         super().__init__(f"predicting was interrupted after {done} of {total} images")
         self.done, self.total, self.result = done, total, result
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _parts(self)
+
 
 class IncompleteError(ComlnError):
     """A call of several requests ended after some of them. The message says what was done and what is left of it.
@@ -102,6 +104,13 @@ class IncompleteError(ComlnError):
             message, code=cause.code, detail=cause.detail, status=cause.status, request_id=cause.request_id
         )
         self.done, self.total, self.leftover, self.result = done, total, leftover, result
+
+
+def _parts(error: BaseException) -> tuple[Any, ...]:
+    """What an error is pickled as, for an estimator in a worker: without a call of its class, as each takes other
+    arguments.
+    """
+    return copyreg.__newobj__, (type(error), *error.args), vars(error)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def listed(texts: Sequence[str], most: int) -> str:

@@ -9,7 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
-from comln_serve.client.arguments import checked_metadata, checked_texts
+from comln_serve.client.arguments import checked_lifetime, checked_metadata, checked_texts
 from comln_serve.client.asking import Session, ask_for
 from comln_serve.client.chain import Chain, path_of
 from comln_serve.client.cuts import Cuts, OnBad
@@ -307,14 +307,14 @@ def _options(
         "model": model,
         "horizon": _checked_horizon(horizon),
         "metadata": None if metadata is None else json.dumps(checked_metadata(metadata), ensure_ascii=False),
-        "expires_in_seconds": expires_in_seconds,
+        "expires_in_seconds": checked_lifetime(expires_in_seconds),
     }
     return {key: str(value) for key, value in given.items() if value is not None}
 
 
 def _checked_horizon(horizon: Horizon) -> Horizon:
     """The horizon, a number as a float, as NumPy has others. Raises InputError if it is none."""
-    if horizon in (None, "learned", "auto"):
+    if horizon is None or (isinstance(horizon, str) and horizon in ("learned", "auto")):
         return horizon
     is_number = isinstance(cast("object", horizon), Real) and not isinstance(horizon, bool)
     if is_number and 0.0 < float(horizon) < math.inf:

@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from comln_serve.client import BadImageError, Client, IncompleteError, InputError, NoAnswerError
+from comln_serve.client import BadImageError, Client, IncompleteError, InputError, InterruptedPredicting, NoAnswerError
 from tests.client.wires import PAIR, Wire, client_on, wire_to
 from tests.support.image_files import image_bytes
 from tests.support.messages import GREEN, RED
@@ -30,7 +30,7 @@ def refusing(service: TestClient) -> Iterator[tuple[Client, Wire]]:
         yield comln, wire
 
 
-@pytest.mark.parametrize("horizon", [0, -1, float("nan"), float("inf"), "far", [1], True])
+@pytest.mark.parametrize("horizon", [0, -1, float("nan"), float("inf"), "far", [1], np.ones(2), True])
 def test_what_is_no_horizon(refusing: tuple[Client, Wire], horizon: Any) -> None:
     comln, line = refusing
     line.requests.clear()
@@ -40,12 +40,32 @@ def test_what_is_no_horizon(refusing: tuple[Client, Wire], horizon: Any) -> None
     assert line.requests == []
 
 
+@pytest.mark.parametrize("lifetime", [0.5, float("nan"), "60", True, np.ones(2)])
+def test_what_is_no_lifetime(refusing: tuple[Client, Wire], lifetime: Any) -> None:
+    comln, line = refusing
+    line.requests.clear()
+    for call in (
+        lambda: comln.adapt(*PAIR, expires_in_seconds=lifetime),
+        lambda: comln.edit("pair", expires_in_seconds=lifetime),
+    ):
+        with pytest.raises(InputError, match=r"expires_in_seconds is .*; give whole seconds"):
+            call()
+    assert line.requests == []
+
+
+def test_a_name_too_long_for_an_address(refusing: tuple[Client, Wire]) -> None:
+    comln, _ = refusing
+    with pytest.raises(InputError, match=r"/classifiers/aaa.* makes no address: .*too long"):
+        comln.classifier("a" * 70_000)
+
+
 def test_numbers_and_truths_of_numpy(comln: Client) -> None:
     pair = comln.adapt(*PAIR, horizon=np.int64(3))
     assert (pair.horizon, pair.horizon_rule) == (3.0, "given")
     assert comln.adapt_again(pair, horizon=np.float32(2.5)).horizon == 2.5
     better: Any = np.float64(0.9) > 0.8
-    assert comln.edit(pair, name="pair", promote=better).promoted
+    seconds: Any = np.int64(3600)
+    assert comln.edit(pair, name="pair", promote=better, expires_in_seconds=seconds).promoted
     assert comln.adapt_again("pair", promote=better).promoted
 
 
@@ -215,7 +235,9 @@ def test_images_that_cannot_be_used(comln: Client, line: Wire, tmp_path: Path) -
 def test_errors_can_be_sent_to_another_process() -> None:
     """As of an estimator that is fitted by several."""
     cause = BadImageError("a.png", "is empty", code="invalid_image", detail={"image": 3}, status=422)
-    for error in (InputError("a"), cause, IncompleteError("some", cause, done=1, total=2, leftover=("clf",))):
+    interrupted = InterruptedPredicting(done=1, total=2, result=())
+    incomplete = IncompleteError("some", cause, done=1, total=2, leftover=("clf",))
+    for error in (InputError("a"), cause, incomplete, interrupted):
         there = pickle.loads(pickle.dumps(error))
         assert (type(there), str(there), vars(there)) == (type(error), str(error), vars(error))
 
