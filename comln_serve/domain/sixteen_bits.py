@@ -29,7 +29,7 @@ def rounded(embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def to_int16(embeddings: NDArray[np.float32]) -> tuple[NDArray[np.int16], NDArray[np.float32]] | None:
     """Numbers (M, d) and scales (M,) of rounded embeddings (M, d); None if they are not rounded."""
-    if not embeddings.size or not _whole(embeddings[:1], _scales(embeddings[:1])).any():
+    if not _whole(embeddings[:1], _scales(embeddings[:1])).any():
         return None  # as soon as the first one is not
     # The largest number may have been below 32767 by so much that the next smaller scale seems to be the right one.
     either = _scales(embeddings)
@@ -56,6 +56,6 @@ def _scales(embeddings: NDArray[np.float32]) -> NDArray[np.float64]:
 def _whole(embeddings: NDArray[np.float32], scales: NDArray[np.float64]) -> NDArray[np.bool_]:
     """(2, M) whether each embedding (M, d) is a scale (2, M, 1) times whole numbers of 16 bits."""
     numbers = embeddings / scales
-    result: NDArray[np.bool_] = ((numbers == np.rint(numbers)) & (np.abs(numbers) <= _LARGEST)).all(axis=2)
+    result: NDArray[np.bool_] = (numbers == np.rint(numbers)).all(axis=2)
     tells = scales[:, :, 0] >= np.finfo(np.float32).tiny  # a smaller one is not exact in float32
     return result & tells

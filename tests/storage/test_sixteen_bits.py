@@ -57,11 +57,23 @@ def test_rounding_is_relative_to_the_largest_coordinate(scale: float) -> None:
     np.testing.assert_array_equal(kept(rounded(phi)), rounded(phi))
 
 
+def test_embeddings_whose_largest_coordinate_is_rounded_down_to_that_of_a_smaller_scale() -> None:
+    """By the largest coordinate alone that scale seems to be the right one."""
+    above = 1.0 + np.linspace(0.0, 2e-5, 50)
+    largest = np.outer(np.arange(128, 256) / 256 * 32767, above).reshape(-1, 1)
+    phi = np.hstack([largest, np.full_like(largest, 1.2345)]).astype(np.float32)
+    np.testing.assert_array_equal(kept(rounded(phi)), rounded(phi))
+
+
 def test_extremes_and_zeros() -> None:
-    phi = np.array([[0, 0], [1, -1], [3.4e38, 1], [1e-44, 1e-45], [-0.0, 2]], dtype=np.float32)
+    largest = np.finfo(np.float32).max
+    phi = np.array([[0, 0], [1, -1], [largest, 1], [1e-44, 1e-45], [-0.0, 2]], dtype=np.float32)
     found = rounded(phi)
+    np.testing.assert_array_equal(found[2], phi[2], "rounded it would be infinite")
     np.testing.assert_array_equal(found[[0, 1, 4]], kept(found[[0, 1, 4]]))
     assert to_int16(phi[3:4]) is None, "smaller than a scale can be"
+    tiny = np.array([[16383 * 129, 129]], dtype=np.float32) * np.float32(2.0**-149)
+    assert to_int16(tiny) is None, "multiples of 129 / 2^150, which float32 does not have"
 
 
 def test_embeddings_that_are_not_rounded_are_told_apart() -> None:
