@@ -70,7 +70,7 @@ class _Container:
                 case b"iinf":
                     self._read_items(start, end)
                 case b"iloc":
-                    self._read_locations(start, end)
+                    self._read_locations(start)
                 case b"ispe":
                     self._sizes.append(self._int(start + 4, 4) * self._int(start + 8, 4))
                 case b"stco" | b"co64":  # where the pictures of a sequence begin
@@ -99,7 +99,7 @@ class _Container:
         sizes += [self._grid(item) for item in self._items.values() if item.kind == b"grid"]
         # libheif refuses HEVC frames larger than the boxes announce; libavif accepts such AV1.
         coded = [item.extents for item in self._items.values() if item.kind == b"av01"]
-        longest = min(max(self._sample_sizes, default=0), len(self._data))
+        longest = max(self._sample_sizes, default=0)
         if longest * len(self._first_samples) > _SAMPLES_READ_AGAIN * len(self._data):
             raise ValueError("its sequences refer to more bytes than the file has")
         coded += [[(start, longest)] for start in self._first_samples]
@@ -135,7 +135,7 @@ class _Container:
                 item.kind = self._data[body + 8 + wide : body + 12 + wide]
                 item.hidden = bool(self._data[body + 3] & 1)
 
-    def _read_locations(self, start: int, end: int) -> None:
+    def _read_locations(self, start: int) -> None:
         version = self._data[start]
         sizes = self._int(start + 4, 2)
         offset, length, base, index = (sizes >> shift & 15 for shift in (12, 8, 4, 0))
@@ -152,7 +152,7 @@ class _Container:
             count = self._int(at + 2 + base, 2)
             at += 4 + base
             self._extents_left -= count + 1
-            if self._extents_left < 0 or at > end:
+            if self._extents_left < 0:
                 raise ValueError("the list of where its items are is too long")
             for _extent in range(count):
                 at += index if version > 0 else 0

@@ -96,10 +96,17 @@ def test_an_avif_coded_larger_than_it_says_is_refused() -> None:
 
 def test_an_avif_sequence_coded_larger_than_it_says_is_refused() -> None:
     data = encode(plain(), "AVIF", save_all=True, append_images=[plain().rotate(1)])
-    size = struct.pack(">II", SIDE << 16, SIDE << 16)
-    assert size in data
+    size = struct.pack(">II", SIDE << 16, SIDE << 16)  # of the track; within `ispe`, too
+    assert data.count(size) == 2
     smaller = data.replace(size, struct.pack(">II", 64 << 16, 64 << 16))
     fails(smaller, "image_too_large", max_pixels=LIMIT)
+    # Without the picture beside the sequence, which is its first one.
+    alone = smaller.replace(b"av01", b"none", 1)
+    (begin,) = struct.unpack_from(">I", alone, alone.index(b"stco") + 12)
+    far = alone.replace(b"stco", b"free") + box(b"co64", struct.pack(">IIQ", 0, 1, begin))
+    beside_a_shorter_one = alone + box(b"stsz", struct.pack(">II", 0, 1))
+    for sequence in (alone, far, beside_a_shorter_one):
+        assert announced_pixels(sequence) == SIDE * SIDE
 
 
 def test_a_heic_coded_larger_than_it_says_is_refused() -> None:
@@ -139,14 +146,37 @@ def test_metadata_is_not_read_for_any_number_of_pictures(wide: bool) -> None:
 @pytest.mark.parametrize("wide", [False, True])
 def test_the_same_bytes_are_not_read_any_number_of_times(wide: bool) -> None:
     assert announced_pixels(heif(listed=1, metadata=100_000, overlap=2, wide=wide)) == 64 * 48
+    assert announced_pixels(heif(listed=1, metadata=50_000, overlap=4, wide=wide, profile=60_000)) == 64 * 48
     with pytest.raises(ValueError, match="more bytes than the file has"):
         announced_pixels(heif(listed=1, metadata=100_000, overlap=32, wide=wide))
 
 
-def composed(content: bytes, kind: bytes = b"grid", idat: str = "") -> bytes:
+def test_a_length_of_zero_is_that_of_the_file() -> None:
+    place = struct.pack(">II", 0, 100_000)
+    whole = heif(listed=1, metadata=100_000, overlap=32).replace(place, struct.pack(">II", 0, 0))
+    with pytest.raises(ValueError, match="more bytes than the file has"):
+        announced_pixels(whole)
+
+
+@pytest.mark.parametrize("fmt", ["HEIC", "AVIF"])
+def test_the_last_box_may_end_with_the_file(fmt: str) -> None:
+    data = encode(plain(), fmt)
+    at = data.index(b"mdat") - 4
+    assert open_image(data[:at] + bytes(4) + data[at + 4 :]).decode().size == (SIDE, SIDE)
+
+
+def test_a_box_shorter_than_its_head_is_refused() -> None:
+    for head in (struct.pack(">I4s", 7, b"colr"), struct.pack(">I4sQ", 1, b"colr", 15)):
+        with pytest.raises(ValueError, match="shorter than its own head"):
+            announced_pixels(START + head + heif(listed=1, metadata=8)[len(START) :])
+
+
+def composed(content: bytes, kind: bytes = b"grid", idat: str = "", *, early: bool = False) -> bytes:
     """Boxes of a HEIC file with a picture that is composed of others, as its content says.
 
     Args:
+        early: the list of what is where is in its first version, with offsets from a base, and sets bits that have a
+            meaning only later.
         idat: where the box is that the content is in: "before" or "behind" the list of what is where; else it is behind
             all boxes.
     """
@@ -155,6 +185,8 @@ def composed(content: bytes, kind: bytes = b"grid", idat: str = "") -> bytes:
 
     def meta(at: int) -> bytes:
         where = struct.pack(">IHHHHHHII", 1 << 24, 0x4400, 1, 1, bool(idat), 0, 1, at, len(content))
+        if early:
+            where = struct.pack(">IHHHHIHII", 0, 0x4444, 1, 1, 0, at // 2, 1, at - at // 2, len(content))
         inside = box(b"idat", content)
         before, behind = inside if idat == "before" else b"", inside if idat == "behind" else b""
         return box(b"meta", bytes(4) + listed + before + box(b"iloc", where) + behind)
@@ -168,6 +200,7 @@ def test_a_picture_composed_of_tiles_counts_with_all_of_them(idat: str) -> None:
     for wide in (False, True):
         content = bytes([0, wide, 9, 9]) + struct.pack(">II" if wide else ">HH", 9_000, 8_000)
         assert announced_pixels(composed(content, idat=idat)) == 72_000_000
+    assert announced_pixels(composed(content, early=True)) == 72_000_000
     with pytest.raises(ValueError, match="ends too early"):
         announced_pixels(composed(b"\0", idat=idat))
     with pytest.raises(ValueError, match="collage"):
