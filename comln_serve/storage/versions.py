@@ -6,7 +6,7 @@ Every function that writes first locks the name's row, so that changes of a name
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Row, Select, and_, case, or_, select, update
+from sqlalchemy import ColumnElement, Connection, FromClause, Row, Select, and_, or_, select, update
 
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage.tables import classifiers, names, upsert
@@ -135,7 +135,7 @@ def rename(connection: Connection, tenant: str, old: str, new: str, now: datetim
         ServiceError: NAME_TAKEN.
     """
     last = _advance(connection, tenant, old)
-    version, promotion = _advance(connection, tenant, new)
+    version, _ = _advance(connection, tenant, new)
     there = _current(connection, tenant, new, now)
     if there is not None:
         raise ServiceError(
@@ -144,14 +144,12 @@ def rename(connection: Connection, tenant: str, old: str, new: str, now: datetim
             "name, or delete its versions first.",
             received=new,
         )
-    promoted = classifiers.c.promotion > 0
     connection.execute(
         update(classifiers)
         .where(classifiers.c.tenant == tenant, classifiers.c.name == old)
         .values(
             name=new,
             version=classifiers.c.version + version,
-            promotion=case((promoted, classifiers.c.promotion + promotion), else_=0),
             revision=classifiers.c.revision + 1,
         )
     )

@@ -88,13 +88,19 @@ def test_a_name_that_was_used_before_numbers_on(client: TestClient) -> None:
         adapt(client, name="letters")
     for version in (1, 2):
         assert client.delete(f"/classifiers/letters@{version}").status_code == 204
-    made = [adapt(client, name="shadow") for _ in range(2)]
+    made = [adapt(client, name="shadow", promote=promote) for promote in ("true", "true", "false")]
+    for version in (1, 2):
+        assert client.post(f"/classifiers/shadow@{version}/promote").status_code == 200
     moved = edit(client, "shadow", name="letters")
     assert (moved["id"], moved["version"], moved["promoted"]) == (made[1]["id"], 4, True)
     assert client.get("/classifiers/letters@3").json()["id"] == made[0]["id"]
     check_error(client.get("/classifiers/letters@1"), ErrorCode.CLASSIFIER_NOT_FOUND)
-    assert client.post("/classifiers/letters/rollback").json()["version"] == 3
-    assert adapt(client, name="letters")["version"] == 5
+    latest = adapt(client, name="letters")
+    assert (latest["version"], latest["promoted"]) == (6, True)
+    for version in (4, 3):
+        assert client.post("/classifiers/letters/rollback").json()["version"] == version
+    answer = client.post("/classifiers/letters/rollback")
+    check_error(answer, ErrorCode.NOTHING_TO_ROLL_BACK_TO)
 
 
 def test_what_cannot_be_renamed(client: TestClient) -> None:

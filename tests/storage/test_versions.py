@@ -127,6 +127,14 @@ def test_of_threads_that_promote_instead_of_one_version_one_does(mine: TenantSto
     assert mine.describe(NAME).id == f"clf_{done.index(None)}"
 
 
+def test_threads_that_roll_back_each_take_back_one_promotion(mine: TenantStore) -> None:
+    for number in range(1, 13):
+        add(mine, f"clf_{number}", NAME)
+    found = at_once(lambda _: mine.roll_back(NAME).version or 0, range(8))
+    assert sorted(found) == [4, 5, 6, 7, 8, 9, 10, 11]
+    assert mine.describe(NAME).version == 4
+
+
 def test_names_are_changed_while_others_change_them(mine: TenantStore) -> None:
     """Nobody waits for somebody who waits for them, and no number is given twice."""
     names = ("a", "b", "c")
