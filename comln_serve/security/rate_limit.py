@@ -21,7 +21,7 @@ _TAKE = """
 INSERT INTO buckets VALUES (:key, :limit, :now, 1)
 ON CONFLICT (key) DO UPDATE SET
     available = min(:limit, available - taken + (:now - since) * :limit / :minute),
-    taken = min(:limit, available - taken + (:now - since) * :limit / :minute) >= 1,
+    taken = available - taken + (:now - since) * :limit / :minute >= 1,
     since = :now
 RETURNING available, taken
 """

@@ -71,6 +71,22 @@ def test_weights_that_could_overflow_become_unsigned_and_keep_their_values(one_z
     assert {tensor.name for tensor in model.graph.initializer} <= used
 
 
+def test_the_smallest_number_of_8_bits_could_overflow() -> None:
+    """It has no counterpart above zero."""
+    small = kernel(64)
+    small[0, 0] = -128
+    model = quantised(large=small)
+    use_unsigned_weights(model.graph)
+    assert types(model, "large") == [TensorProto.UINT8] * 2
+
+
+def test_weights_without_a_zero_point_are_left() -> None:
+    model = quantised(large=kernel(127))
+    del model.graph.node[2].input[2]
+    use_unsigned_weights(model.graph)
+    assert {tensor.data_type for tensor in model.graph.initializer if tensor.name == "large"} == {TensorProto.INT8}
+
+
 def test_weights_that_are_read_twice_get_one_zero_point() -> None:
     model = quantised(large=kernel(127))
     again = helper.make_node("DequantizeLinear", list(model.graph.node[2].input), ["again"], axis=1)
@@ -93,10 +109,15 @@ def test_every_cpu_multiplies_them_exactly(largest: int) -> None:
     np.testing.assert_allclose(fast, slow, rtol=1e-3)
 
 
-def test_a_graph_with_other_uses_of_a_weight_is_left() -> None:
+@pytest.mark.parametrize("in_a_branch", [False, True])
+def test_a_graph_with_other_uses_of_a_weight_is_left(in_a_branch: bool) -> None:
     model = quantised(large=kernel(127))
     before = model.graph.node[2].input[2]
-    model.graph.node.append(helper.make_node("Identity", ["large"], ["again"]))
+    use = helper.make_node("Identity", ["large"], ["again"])
+    if in_a_branch:
+        branch = helper.make_graph([use], "branch", [], [helper.make_empty_tensor_value_info("again")])
+        use = helper.make_node("If", ["yes"], ["chosen"], then_branch=branch, else_branch=branch)
+    model.graph.node.append(use)
     use_unsigned_weights(model.graph)
     assert model.graph.node[2].input[2] == before
     assert {t.name for t in model.graph.initializer if t.data_type == TensorProto.INT8} == {"large", before}

@@ -5,8 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import special
+from scipy.optimize import minimize_scalar
+from scipy.stats import sem
 
 from comln_serve.bundle import Head, SolverSettings
+from comln_serve.domain.classifier import softmax
 from comln_serve.flow import Integration, solve_flow
 from comln_serve.report import adapt
 from comln_serve.report.held_out import HeldOut
@@ -85,6 +89,49 @@ def test_every_class_counts_the_same() -> None:
     assert chosen >= 8
     assert choice.candidates[0].accuracy == pytest.approx(0.25, abs=1e-9)
     assert choice.candidates[-1].accuracy == pytest.approx(1.0, abs=1e-9)
+
+
+def losses_at_best_scale(logits: NDArray[np.float64], given: NDArray[np.intp]) -> NDArray[np.float64]:
+    """(n,) cross-entropy of logits (n, N) at the scale with the least mean, by SciPy."""
+
+    def losses(log_scale: float) -> NDArray[np.float64]:
+        return -special.log_softmax(np.exp(log_scale) * logits, axis=1)[np.arange(len(given)), given]
+
+    best = minimize_scalar(lambda x: losses(x).mean(), bounds=(-8, 8), method="bounded", options={"xatol": 1e-10})
+    return losses(best.x)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_candidates_within_two_standard_errors_of_the_best_are_as_good(seed: int) -> None:
+    """Of every class some images are not judged, and some logits are much larger than others."""
+    rng = np.random.default_rng(seed)
+    classes, judged = np.tile(np.arange(4), 12), np.repeat([True, False, True], [16, 8, 24])
+    quality = 2.0 - np.abs(np.arange(len(FACTORS)) - 5) / 8
+    logits = quality[:, None, None] * np.eye(4)[classes] + rng.normal(size=(len(FACTORS), 48, 4))
+    logits *= np.exp(0.5 * rng.normal(size=(48, 1)))
+    found = HeldOut(FACTORS[:, None, None] * logits, np.zeros(logits.shape[:2]), judged, 5, None)
+    chosen, choice = choose_horizon(found, classes, 4, 1.0)
+    losses = np.stack([losses_at_best_scale(table[judged], classes[judged]) for table in logits])
+    assert [one.loss for one in choice.candidates] == pytest.approx(losses.mean(axis=1), rel=1e-6)
+    differences = losses - losses[losses.mean(axis=1).argmin()]
+    (good,) = np.nonzero(differences.mean(axis=1) <= 2 * sem(differences, axis=1) + 1e-9)
+    assert choice.level == (FACTORS[good[0]], FACTORS[good[-1]])
+    assert chosen == min(good, key=lambda at: abs(at - 8))
+
+
+@pytest.mark.parametrize(("classes", "shots"), [(3, 3), (5, 5), (7, 8)])
+def test_all_right_is_an_accuracy_of_one(classes: int, shots: int) -> None:
+    """The sum of the images' weights may be rounded to more."""
+    given = np.repeat(np.arange(classes), shots)
+    logits = np.tile(np.eye(classes)[given], (len(FACTORS), 1, 1))
+    found = HeldOut(logits, np.zeros(logits.shape[:2]), np.ones(len(given), dtype=np.bool_), 5, None)
+    _, choice = choose_horizon(found, given, classes, 1.0)
+    assert {candidate.accuracy for candidate in choice.candidates} == {1.0}
+
+
+def test_probabilities_of_logits_of_any_size() -> None:
+    logits = np.array([[0.0, 2000.0], [-3000.0, -3001.0], [1e300, -1e300]])
+    np.testing.assert_allclose(softmax(logits, 2.0), special.softmax(logits / 2.0, axis=1), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
