@@ -73,10 +73,11 @@ def test_labels_in_every_part_of_a_report(engine: Engine) -> None:
 def test_a_label_within_another_is_left_alone() -> None:
     labels = ["a", "b'a'", "'a'", "x \"a\" and 'a'", "\\", "a\\'"]
     report = Report(held_out=None, notes=[f"Of {', '.join(map(repr, labels))}."], own_horizon=True, unknown_threshold=0)
-    new = {label: label for label in labels} | {"a": "it's", "'a'": "\\g<0>"}
+    new = {label: label for label in labels} | {"a": "it's", "'a'": "\\g<0>", labels[3]: "y"}
     assert report.renamed(new).notes == [f"Of {', '.join(repr(new[label]) for label in labels)}."]
-    said = report.model_copy(update={"notes": ["The model's images' classes 'a' (the server's)."]})
-    assert said.renamed(new).notes == ["The model's images' classes \"it's\" (the server's)."]
+    for before in ("images'", "image"):
+        said = report.model_copy(update={"notes": [f"The model's {before} classes 'a' (the server's)."]})
+        assert said.renamed(new).notes == [f"The model's {before} classes \"it's\" (the server's)."]
 
 
 @pytest.mark.parametrize("relabel", [False, True])

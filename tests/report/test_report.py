@@ -161,6 +161,8 @@ def test_labels_that_differ_only_in_case_or_blanks_are_named() -> None:
     # Names of folders that were made on macOS look the same as others, but for a program.
     first, *_ = make_report(made, CLASSES, ["th\xe9", "the\u0301", "Thé", "red"], own_horizon=True).notes
     assert first.startswith(rf"{differ} 'th\xe9' and 'the\u0301' and 'Thé'.")
+    first, *_ = make_report(made, CLASSES, ["Strasse 1", "STRASSE1", "stra\xdfe 1", "red"], own_horizon=True).notes
+    assert first.startswith(f"{differ} 'Strasse 1' and 'STRASSE1' and 'stra\xdfe 1'.")
     notes = make_report(made, CLASSES, ["lemon", "lemons", "red", "rad"], own_horizon=True).notes
     assert not any("differ only" in note for note in notes)
 
