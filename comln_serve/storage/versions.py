@@ -147,11 +147,7 @@ def rename(connection: Connection, tenant: str, old: str, new: str, now: datetim
     connection.execute(
         update(classifiers)
         .where(classifiers.c.tenant == tenant, classifiers.c.name == old)
-        .values(
-            name=new,
-            version=classifiers.c.version + version,
-            revision=classifiers.c.revision + 1,
-        )
+        .values(name=new, version=classifiers.c.version + version, revision=classifiers.c.revision + 1)
     )
     _advance(connection, tenant, new, versions=last[0], promotions=last[1])
 

@@ -14,8 +14,9 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
 from comln_serve.errors import ErrorCode
-from comln_serve.export.support_file import SupportFileError, read_support
+from comln_serve.export.support_file import SupportFileError, read_support, write_support
 from tests.support.bundles import edit_manifest
+from tests.support.classifiers import HASHES, classifier, support
 from tests.support.engines import Serve
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.messages import GREEN, RED, adapt_form, adapt_json, check_error, engine_of, predict_form, raw
@@ -87,6 +88,12 @@ def test_the_classifier_is_the_same(
     assert numbers == list(range(1, len(numbers) + 1))
 
 
+def test_hashes_and_what_has_none_come_back() -> None:
+    content = write_support(classifier("clf_a"), support())
+    found, _ = read_support(content, most_header=len(content), most_classes=9, most_examples=9)
+    assert found.hashes == HASHES
+
+
 def test_names_and_versions(source: TestClient, target: TestClient) -> None:
     content = file_of(source, "letters")
     made = [send(target, content, **query).json() for query in ({}, {"name": "others"}, {"promote": False}, {})]
@@ -130,9 +137,12 @@ def test_a_model_that_is_not_served(serve: Serve, source: TestClient, models_dir
         ("support_version", "2", "its version is '2'; this release reads version 1"),
         ("embeddings", np.full((2, 2), np.nan, np.float32), "embeddings that are not numbers up to 1e+15"),
         ("embeddings", np.full((2, 2), -1e16, np.float32), "embeddings that are not numbers up to 1e+15"),
+        ("embeddings", np.full((2, 2), 1e16, np.float32), "embeddings that are not numbers up to 1e+15"),
         ("embeddings", np.ones((2, 2)), "no array 'embeddings' of float32 with 2 dimensions"),
         ("embeddings", np.ones(2, np.float32), "no array 'embeddings' of float32 with 2 dimensions"),
         ("embeddings", np.ones((3, 2), np.float32), "not of equally many examples"),
+        ("hashes", np.ones(3, np.uint64), "not of equally many examples"),
+        ("hashed", np.ones(3, np.bool_), "not of equally many examples"),
         ("embeddings", np.ones((2, 3), np.float32), "Each embedding has 3 numbers"),
         ("classes", np.array([0, 2]), "other classes than its 2 labels"),
         ("classes", np.array([0, -1]), "other classes than its 2 labels"),

@@ -1,6 +1,7 @@
 """The catalogue: which classifiers and names a server keeps in memory, and when it sees changes of others."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,14 @@ def test_classifiers_in_use_are_not_read_again(engine: Engine, monkeypatch: pyte
     monkeypatch.setattr(TenantStore, "find", lambda *_: pytest.fail("the store was read"))
     for key in (made.id, "kept", made.id):
         assert predict(engine, [image_bytes()], key).classifier is made
+
+
+def test_classifiers_of_another_server_are_read_once(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = make_engine(), make_engine()
+    made = one.adapt(colour_support()).classifier
+    first = predict(other, [image_bytes()], made.id).classifier
+    monkeypatch.setattr(TenantStore, "find", lambda *_: pytest.fail("the store was read"))
+    assert predict(other, [image_bytes()], made.id).classifier is first
 
 
 def test_references_in_use_are_not_asked_for_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +79,39 @@ def test_a_classifier_that_changes_in_place_is_seen_at_once(engine: Engine, monk
     changed = engine.change(made.id, RemoveExamples([1])).classifier
     found = predict(engine, [image_bytes()], made.id).classifier
     assert (found.id, found.revision) == (made.id, changed.revision) == (made.id, 2)
+
+
+def test_another_server_sees_a_classifier_that_changes_in_place(
+    servers: tuple[Engine, Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(References, "seconds", 0.0)  # they have passed
+    one, other = servers
+    made = one.adapt(colour_support(2)).classifier
+    assert used(other, made.id) == made.id
+    changed = one.change(made.id, RemoveExamples([1])).classifier
+    found = predict(other, [image_bytes()], made.id).classifier
+    assert (found.revision, found.W.tobytes()) == (2, changed.W.tobytes())
+    assert changed.W.tobytes() != made.W.tobytes()
+
+
+def test_a_change_that_fails_after_it_was_written_is_seen_at_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the connection breaks while the database confirms it."""
+    monkeypatch.setattr(References, "seconds", 1e9)
+    engine.adapt(colour_support(), NewClassifier(name="cats"))
+    second = engine.adapt(colour_support(2), NewClassifier(name="cats", promote=False)).classifier
+    assert used(engine, "cats") != second.id
+    promote = TenantStore.promote
+
+    def lost(store: TenantStore, reference: str, **options: Any) -> None:
+        promote(store, reference, **options)
+        raise ConnectionError
+
+    monkeypatch.setattr(TenantStore, "promote", lost)
+    with pytest.raises(ConnectionError):
+        engine.promote("cats@2")
+    assert used(engine, "cats") == second.id
 
 
 def test_what_expires_is_gone_while_it_is_remembered(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -291,8 +291,10 @@ def test_a_safetensors_export_holds_the_weights(client: TestClient, named: str) 
     assert np.array_equal(tensors["W"], engine_of(client).classifiers.find(named).W)
 
 
-def backbone_with(opset: int) -> bytes:
-    """A backbone that uses the names of the export, and weights from inside a branch."""
+def backbone_with(opset: int, domain: str = "") -> bytes:
+    """A backbone that uses the names of the export, weights from inside a branch, and an operator with an input left
+    out.
+    """
     branch = {
         name: helper.make_graph(
             [helper.make_node(op, ["pixels", "scale"], [f"{name}_y"])],
@@ -304,7 +306,8 @@ def backbone_with(opset: int) -> bytes:
     }
     graph = helper.make_graph(
         [
-            helper.make_node("Cast", ["images"], ["pixels"], to=TensorProto.FLOAT),
+            helper.make_node("Cast", ["images"], ["wide"], to=TensorProto.FLOAT),
+            helper.make_node("Clip", ["wide", "", "largest"], ["pixels"]),
             helper.make_node("If", ["yes"], ["probabilities"], **branch),
             helper.make_node("Flatten", ["probabilities"], ["backbone/images"]),
             helper.make_node("Identity", ["backbone/images"], ["head/matmul_1"]),
@@ -315,9 +318,11 @@ def backbone_with(opset: int) -> bytes:
         [
             numpy_helper.from_array(np.array(1 / 255, dtype=np.float32), "scale"),
             numpy_helper.from_array(np.array(True), "yes"),
+            numpy_helper.from_array(np.array(255, dtype=np.float32), "largest"),
         ],
+        value_info=[helper.make_tensor_value_info("wide", TensorProto.FLOAT, ["batch", 8, 8, 3])],
     )
-    opsets = [helper.make_opsetid("", opset)]
+    opsets = [helper.make_opsetid(domain, opset)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=6).SerializeToString()
 
 
@@ -332,16 +337,23 @@ def odd(settings: Settings, make_engine: MakeEngine) -> tuple[Classifier, Bundle
     return classifier, replace(bundle, manifest=bundle.manifest.model_copy(update=update))
 
 
-@pytest.mark.parametrize("opset", [LEAST_OPSET, 12, 13, 20])
-def test_a_backbone_with_any_names_of_nodes_is_exported(odd: tuple[Classifier, Bundle], opset: int) -> None:
+@pytest.mark.parametrize(("opset", "domain"), [(LEAST_OPSET, ""), (12, ""), (13, "ai.onnx"), (20, "")])
+def test_a_backbone_with_any_names_of_nodes_is_exported(
+    odd: tuple[Classifier, Bundle], opset: int, domain: str
+) -> None:
     classifier, bundle = odd
-    model = onnx_file(classifier, replace(bundle, backbone=backbone_with(opset)))
-    onnx.checker.check_model(onnx.load_from_string(model), full_check=True)
+    model = onnx_file(classifier, replace(bundle, backbone=backbone_with(opset, domain)))
+    exported = onnx.load_from_string(model)
+    onnx.checker.check_model(exported, full_check=True)
+    made = {name for node in exported.graph.node for name in node.output}
+    assert {value.name for value in exported.graph.value_info} <= made
     image = np.random.default_rng(0).integers(0, 256, (20, 31, 3), dtype=np.uint8)
     (found,) = session_of(model).run(["probabilities"], {"images": image[None]})
     pixels = pixel_views(image, bundle.manifest.preprocessing)[0]
     embedding = (pixels.astype(np.float32) * np.float32(1 / 255)).reshape(1, -1)
     assert found == pytest.approx(classifier.probabilities(embedding), abs=TOLERANCE)
+    (alike,) = session_of(model).run(["similarities"], {"images": np.zeros((1, 8, 8, 3), dtype=np.uint8)})
+    assert alike.tolist() == [[0.0] * 3], "of an embedding without a length"
 
 
 def test_an_export_can_be_a_backbone(odd: tuple[Classifier, Bundle]) -> None:
