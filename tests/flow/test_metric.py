@@ -49,10 +49,11 @@ def test_a_short_flow_from_zero_is_ridge_regression() -> None:
     np.testing.assert_allclose(W / np.linalg.norm(W), ridge / np.linalg.norm(ridge), atol=1e-6)
 
 
-def test_examples_without_weight_have_no_part_in_the_metric() -> None:
+@pytest.mark.parametrize("d", [2, 9], ids=["weights", "reduced"])
+def test_examples_without_weight_have_no_part_in_the_metric(d: int) -> None:
     rng = np.random.default_rng(3)
-    phi, Y = rng.normal(size=(7, 9)), np.eye(3)[np.array([0, 1, 2, 0, 1, 2, 0])]
-    W0, weights = np.zeros((3, 9)), np.array([1, 1, 1, 1, 1, 1, 0]) / 6
+    phi, Y = rng.normal(size=(7, d)), np.eye(3)[np.array([0, 1, 2, 0, 1, 2, 0])]
+    W0, weights = np.zeros((3, d)), np.array([1, 1, 1, 1, 1, 1, 0]) / 6
     whole = solve_flow(phi, W0, Y, 9.0, weights=weights, whitening=4.0, **TIGHT).W
     without = solve_flow(phi[:6], W0, Y[:6], 9.0, weights=weights[:6], whitening=4.0, **TIGHT).W
     np.testing.assert_allclose(whole, without, atol=1e-8)
