@@ -22,6 +22,7 @@ from tests.support.hostile_files import (
     jpeg_of_scans,
     jpeg_of_segments,
     jpeg_of_separate_scans,
+    noise,
     padded_jpeg,
     plain,
     png_of_chunks,
@@ -107,6 +108,13 @@ def test_an_avif_sequence_coded_larger_than_it_says_is_refused() -> None:
     beside_a_shorter_one = alone + box(b"stsz", struct.pack(">II", 0, 1))
     for sequence in (alone, far, beside_a_shorter_one):
         assert announced_pixels(sequence) == SIDE * SIDE
+
+
+def test_a_sequence_with_transparency_whose_first_picture_is_most_of_the_file_is_decoded() -> None:
+    """Its two tracks are each taken to begin with a picture as long as that one."""
+    still = noise().convert("RGBA")
+    still.putalpha(128)
+    assert open_image(encode(still, "AVIF", save_all=True, append_images=[still])).decode().size == (64, 64)
 
 
 def test_a_heic_coded_larger_than_it_says_is_refused() -> None:

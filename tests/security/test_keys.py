@@ -108,6 +108,13 @@ def test_a_key_allows_its_scopes_and_admin_allows_all() -> None:
     assert all(admin.allows([scope]) for scope in Scope)
 
 
+def test_a_key_is_valid_until_the_moment_at_which_it_expires() -> None:
+    now = utc_now()
+    key = make_key("acme", [Scope.PREDICT], now=now, expires_at=now + timedelta(minutes=1))[0]
+    assert key.is_valid(now + timedelta(seconds=59.999999))
+    assert not key.is_valid(now + timedelta(minutes=1))
+
+
 def test_keys_are_remembered_for_a_second() -> None:
     now = [100.0]
     stored = {key.id: key for key, _ in (key_of() for _ in range(50))}
