@@ -2,6 +2,7 @@
 
 import logging
 import sqlite3
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,9 +19,10 @@ from comln_serve.storage.places import Places
 logger = logging.getLogger(__name__)
 
 _SQLITE, _POSTGRESQL = "sqlite:///", "postgresql://"
-_BEGIN = "comln_begin"
+_BEGIN, _BEGIN_WRITING = "comln_begin", "BEGIN IMMEDIATE"
 
 LOCK_SECONDS = 5.0
+_LOOK_SECONDS = 0.001
 _NOT_KNOWN = "Whether the change was made is not known: look, or repeat it with the same Idempotency-Key."
 _CONNECT_SECONDS = 3
 # Parameter of a URL that is this server's. libpq's own `passfile` has to be readable by its user alone, which a secret
@@ -71,7 +73,7 @@ class Database:
         self._readers = Places(_SQLITE_READERS if self.is_sqlite else max(1, _POOL_SIZE - writers))
         self._closed = False
         # Views of one pool that differ in how a transaction begins.
-        self._writes = self._engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+        self._writes = self._engine.execution_options(**{_BEGIN: _BEGIN_WRITING})
         self._single_reads = self._engine.execution_options(
             **({_BEGIN: None} if self.is_sqlite else {"isolation_level": "AUTOCOMMIT"})
         )
@@ -148,7 +150,7 @@ class Database:
         """Whether an error at opening may be over later, and is none of the configuration."""
         cause = error.orig if isinstance(error, DBAPIError) else error
         if self.is_sqlite:
-            return getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY  # the last byte: of any kind
+            return _is_busy(cause)
         state = getattr(cause, "sqlstate", None)
         # None: there is no connection, whether the server is away, is starting or lets nobody in, as psycopg does not
         # tell these apart. 08: it broke; 40, 55: others hold locks; 53: the server has no room; 57: it is stopping.
@@ -261,8 +263,35 @@ def _configure_postgresql(connection: Any, _record: Any) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     begin = connection.get_execution_options()[_BEGIN]
-    if begin is not None:
+    if begin == _BEGIN_WRITING:
+        _lock_sqlite(connection.connection.driver_connection)
+    elif begin is not None:
         connection.exec_driver_sql(begin)
+
+
+def _lock_sqlite(driver: Any) -> None:
+    """Begin to write. SQLite itself would look every tenth of a second whether the file is free. While another process
+    writes without pause, it is free for less than a millisecond at a time.
+    """
+    deadline = time.monotonic() + LOCK_SECONDS
+    driver.execute("PRAGMA busy_timeout = 0")
+    try:
+        while True:
+            try:
+                driver.execute(_BEGIN_WRITING)
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_LOOK_SECONDS)
+            else:
+                return
+    finally:
+        driver.execute(f"PRAGMA busy_timeout = {int(1000 * LOCK_SECONDS)}")
+
+
+def _is_busy(error: BaseException | None) -> bool:
+    # Of SQLite's codes the last byte tells the kind.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _unavailable(why: str, outcome: str = "Nothing was changed; try again later.") -> ServiceError:

@@ -4,6 +4,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -330,7 +331,7 @@ def test_dropped_tables_are_unavailable(make_url: MakeUrl) -> None:
 
 
 def test_locked_file_is_unavailable_to_writers_only(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(database._SQLITE_ARGUMENTS, "timeout", 0.02)  # instead of five seconds
+    monkeypatch.setattr(database, "LOCK_SECONDS", 0.02)
     with closing(Store(f"sqlite:///{path}")) as impatient:
         mine = impatient.for_tenant("")
         add(mine, "clf_a")
@@ -342,6 +343,27 @@ def test_locked_file_is_unavailable_to_writers_only(path: Path, monkeypatch: pyt
             other.execute("ROLLBACK")
         add(mine, "clf_b")
         assert impatient.count() == 2
+
+
+def test_a_process_that_writes_without_pause_leaves_others_their_turns(path: Path) -> None:
+    """The file is free for a moment only, each time after a writer here has waited for a while."""
+    turns, rounds = 0, 8
+    with (
+        closing(Store(f"sqlite:///{path}")) as store,
+        ThreadPoolExecutor(1) as thread,
+        closing(sqlite3.connect(path, isolation_level=None, timeout=60)) as other,
+    ):
+        for number in range(rounds):
+            other.execute("BEGIN IMMEDIATE")
+            adding = thread.submit(add, store.for_tenant(""), f"clf_{number}")
+            time.sleep(0.4)
+            other.execute("COMMIT")
+            time.sleep(0.02)
+            other.execute("BEGIN IMMEDIATE")
+            turns += adding.done()
+            other.execute("COMMIT")
+            adding.result()
+    assert turns > rounds // 2
 
 
 def test_writers_wait_for_each_other_for_a_bounded_time(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
