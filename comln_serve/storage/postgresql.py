@@ -4,6 +4,7 @@ TCP notices a server that is gone. A server that hangs, or a pooler in front of 
 acknowledges what it receives but never answers: without a limit its clients would wait for ever.
 """
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from psycopg.pq import TransactionStatus
 
 # Longer than the wait for a lock, except that of a migration.
 ANSWER_SECONDS = 10.0
+# So long nobody tries again to connect to a server that did not answer: each who waits for his turn would wait anew.
+_PAUSE_SECONDS = 1.0
 
 
 class TimedConnection(psycopg.Connection[Any]):
@@ -40,11 +43,12 @@ class TimedConnection(psycopg.Connection[Any]):
 
 
 class Connecting:
-    """Opens connections, for SQLAlchemy's `do_connect` event."""
+    """Opens connections, for SQLAlchemy's `do_connect` event. Thread-safe."""
 
     def __init__(self, password_file: Path | None = None) -> None:
         """`password_file` holds the password, which is read for each connection: it may be exchanged at any time."""
         self._password_file = password_file
+        self._silent_until = 0.0
 
     def __call__(
         self, _dialect: Any, _record: Any, arguments: list[Any], parameters: dict[str, Any]
@@ -56,7 +60,13 @@ class Connecting:
         """
         if self._password_file is not None:
             parameters = {**parameters, "password": _read_password(self._password_file)}
-        return TimedConnection.connect(*arguments, **parameters)
+        if time.monotonic() < self._silent_until:
+            raise psycopg.OperationalError("the server did not answer a moment ago")
+        try:
+            return TimedConnection.connect(*arguments, **parameters)
+        except psycopg.errors.ConnectionTimeout:
+            self._silent_until = time.monotonic() + _PAUSE_SECONDS
+            raise
 
 
 def _read_password(file: Path) -> str:

@@ -462,6 +462,32 @@ def test_a_file_that_another_program_keeps_locked_may_be_free_later(
             Store(f"sqlite:///{path}")
 
 
+@pytest.mark.postgresql
+def test_who_waits_for_a_server_that_did_not_answer_is_told_at_once(
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = list[object]()
+
+    def silent(*arguments: object, **_parameters: object) -> None:
+        tries.append(arguments)
+        raise psycopg.errors.ConnectionTimeout("connection timeout expired")
+
+    monkeypatch.setattr(comln_postgresql, "_PAUSE_SECONDS", 0.5)
+    with closing(Database(postgresql)) as opened:
+
+        def read() -> None:
+            with opened.reading() as connection:
+                connection.execute(text("SELECT 1"))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(comln_postgresql.TimedConnection, "connect", silent)
+            for _ in range(3):
+                assert "it cannot be reached" in unavailable(read)
+            assert len(tries) == 1
+        time.sleep(0.5)
+        read()
+
+
 def test_which_errors_may_be_over_later(path: Path) -> None:
     recovering = sqlite3.OperationalError("database is locked")
     recovering.sqlite_errorcode = sqlite3.SQLITE_BUSY_RECOVERY
