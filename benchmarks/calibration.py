@@ -76,7 +76,7 @@ def table_of_scores(head: Head, plans: Sequence[OpenSetEpisodes]) -> str:
         unknown = scores(head, episode, episode.unknown)
         return [area_under_curve(a, b) for a, b in zip(known, unknown, strict=True)]
 
-    columns = [np.array(list(plan.map(areas))) for plan in plans]
+    columns = [np.array(plan.map(areas)) for plan in plans]
     rows = [
         [name, *("{:.3f} +- {:.3f}".format(*mean_and_interval(column[:, i])) for column in columns)]
         for i, name in enumerate(SCORES)
@@ -128,8 +128,8 @@ def main() -> None:
     args = parser.parse_args()
     subject = open_subject(args.bundle)
     data = load_split(subject.config.data, args.data, args.split)
-    embeddings = data.embeddings(subject.embed)
-    plans = [OpenSetEpisodes(embeddings, data, parse_task(task, queries=10), args.episodes, 0) for task in TASKS]
+    embedded = data.embedded(subject.embed)
+    plans = [OpenSetEpisodes(embedded, parse_task(task, queries=10), args.episodes, 0) for task in TASKS]
     calibration = None if subject.bundle is None else subject.bundle.manifest.calibration
     if calibration is not None:
         some = [plan for plan in plans if str(plan.task) in SUSPECT_TASKS]

@@ -84,7 +84,7 @@ def main() -> None:
     sets: dict[str, ImageSet] = {}
     for domain in find_domains(args, subject):
         data = domain.load("val" if domain.config.kind == "omniglot" else "all")
-        sets[domain.name] = replace(data, images=data.embeddings(subject.embed))
+        sets[domain.name] = data.embedded(subject.embed)
         print(f"{domain.name}: {data.n_classes} classes, {len(data.images)} images", flush=True)
     rows: list[Row] = []
     heads: dict[str, Head] = {}
@@ -122,7 +122,7 @@ def measured(head: Head, data: ImageSet, name: str, task: Task, args: argparse.N
     """The head by both rules of its horizon, its start alone, and the simple heads."""
 
     def run(classify: Classify, episodes: int) -> Measured:
-        return measure(data.images, data, classify, task, episodes, args.seed)
+        return measure(data, classify, task, episodes, args.seed)
 
     own = run(adapted(head, "auto"), args.episodes)
     short = run(adapted(head, "auto"), args.slow_episodes)

@@ -9,7 +9,6 @@ accuracies are of the same episodes. Prints tables in Markdown.
 import argparse
 import statistics
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,12 +65,11 @@ def main() -> None:
         spent = milliseconds(backbones, data, args.rounds)
         times.append([domain.name, *(f"{value:.2f}" for value in spent.values())])
         times[-1].append(f"{spent['OpenVINO'] / spent['ONNX Runtime']:.2f}")
-        usual, other = (replace(data, images=data.embeddings(backbone.embed)) for backbone in backbones.values())
+        usual, other = (data.embedded(backbone.embed) for backbone in backbones.values())
         alike = cosines(usual.first_views, other.first_views)
         for task in tasks:
             first, second = (
-                measure(one.images, one, adapted(subject.head), task, args.episodes, args.seed)
-                for one in (usual, other)
+                measure(one, adapted(subject.head), task, args.episodes, args.seed) for one in (usual, other)
             )
             moved = difference(second, first)
             rows.append([f"{domain.name} ({len(data.images)})", f"{alike.mean():.4f}", f"{alike.min():.4f}"])

@@ -158,10 +158,9 @@ def _domain_tasks(
                 check_open_set(data, task)
     parts: list[_DomainTask] = []
     for domain, data in read:
-        embeddings = data.embeddings(subject.embed)
+        embedded = data.embedded(subject.embed)
         parts += [
-            _DomainTask(domain.recorded, OpenSetEpisodes(embeddings, data, task, args.episodes, args.seed))
-            for task in tasks
+            _DomainTask(domain.recorded, OpenSetEpisodes(embedded, task, args.episodes, args.seed)) for task in tasks
         ]
     return parts
 

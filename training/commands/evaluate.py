@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
@@ -72,7 +71,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
         data = load_measured(args, domain, tasks)
         settings = HeadSettings(args, names, subject, domain)
         say(f"{domain.name}, {args.split}: embedding {len(data.images)} images")
-        embedded.append((domain, settings, replace(data, images=data.embeddings(subject.embed))))
+        embedded.append((domain, settings, data.embedded(subject.embed)))
     results = [
         _measure_task(args, subject, names, domain, settings, data, task)
         for domain, settings, data in embedded
@@ -104,7 +103,7 @@ def _measure_task(
     """The bundle, its start and the simple heads on the episodes of one task."""
 
     def run(classify: Classify) -> Measured:
-        return measure(data.images, data, classify, task, args.episodes, args.seed)
+        return measure(data, classify, task, args.episodes, args.seed)
 
     own = run(adapted(subject.head))
     tqdm.write(f"{domain.name}, {args.split}: {own.accuracy}", file=sys.stderr)

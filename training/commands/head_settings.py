@@ -3,9 +3,6 @@
 import argparse
 from collections.abc import Mapping
 
-import numpy as np
-from numpy.typing import NDArray
-
 from training.commands.domains import Domain
 from training.commands.subject import Subject
 from training.config import ConfigError
@@ -70,7 +67,7 @@ class HeadSettings:
         self._given: dict[str, float] = dict(args.settings)
         self._seed, self._head = args.seed, subject.head
         self._domain, self._embed = domain, subject.embed
-        self._embeddings: dict[int, tuple[ImageSet, NDArray[np.float32]]] = {}
+        self._embedded: dict[int, ImageSet] = {}  # by the number of images
         self._chosen = [name for name in names if _is_chosen(name, self._given, choose=args.choose)]
         self._training = self._load_training(self._chosen, args.split) if self._chosen else None
 
@@ -95,14 +92,9 @@ class HeadSettings:
         if self._training is None or name not in self._chosen:
             value = self._given.get(name, baseline.value)
             return (0.0 if value is None else value), baseline.describe(value)
-        data, embeddings = self._embedded(thinned(self._training, task))
-        value, at_the_end = choose(baseline, self._head, embeddings, data, task, self._seed)
+        data = thinned(self._training, task)
+        if len(data.images) not in self._embedded:
+            self._embedded[len(data.images)] = data.embedded(self._embed)
+        value, at_the_end = choose(baseline, self._head, self._embedded[len(data.images)], task, self._seed)
         words = f"{baseline.describe(value)}, {CHOSEN}"
         return value, words + (" (end of the grid)" if at_the_end else "")
-
-    def _embedded(self, data: ImageSet) -> tuple[ImageSet, NDArray[np.float32]]:
-        """Images and their embeddings, computed once for each number of images."""
-        key = len(data.images)
-        if key not in self._embeddings:
-            self._embeddings[key] = data, data.embeddings(self._embed)
-        return self._embeddings[key]

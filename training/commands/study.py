@@ -52,7 +52,7 @@ def run_study(args: argparse.Namespace) -> int:
     subject, tasks = open_measured(args)
     domain, head = one_domain(args, subject), subject.head
     data = load_measured(args, domain, tasks)
-    on = Episodes(data.embeddings(subject.embed), data, args.episodes, args.seed)
+    on = Episodes(data.embedded(subject.embed), args.episodes, args.seed)
     steps = [Steps(size=size) for size in args.step_sizes] or [Steps(count=count) for count in STEP_COUNTS]
     values = [Horizon(value=value) for value in args.horizons] or [Horizon(factor=factor) for factor in HORIZON_FACTORS]
     by_task = [(solvers(head, on, t, steps), horizons(head, on, t, values)) for t in in_steps(tasks, "tasks")]

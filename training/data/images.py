@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ class ImageSet:
     """Images, or embeddings of images, of a set of classes.
 
     Attributes:
-        images: (n, S, S, 3) uint8 RGB; embeddings are (n, d) float32. With V views of each, (n, V, S, S, 3) and
+        images: (n, S, S, 3) uint8 RGB; or their embeddings, (n, d) float32. With V views of each, (n, V, S, S, 3) and
             (n, V, d); see `comln_serve.bundle.views`.
         members: for each base class, the indices of its images.
         names: name of each base class.
@@ -71,10 +71,12 @@ class ImageSet:
         """(n, ...)."""
         return self.images[:, 0] if self.views > 1 else self.images
 
-    def embeddings(self, embed: Embed) -> NDArray[np.float32]:
-        """Embeddings of all images: (n, d), or (n, V, d)."""
+    def embedded(self, embed: Embed) -> "ImageSet":
+        """The set with embeddings (n, d), or (n, V, d), in place of its images."""
         found = embed(self.all_views)
-        return found.reshape(len(self.images), self.views, -1) if self.views > 1 else found
+        if self.views > 1:
+            found = found.reshape(len(self.images), self.views, -1)
+        return replace(self, images=found)
 
 
 def build_image_set(

@@ -52,7 +52,7 @@ def predict(head: Head, episodes: OpenSetEpisodes) -> list[Predictions]:
             np.array([1.0, np.log(shots_of(np.bincount(episode.classes))), np.log(ways)]),
         )
 
-    return list(episodes.map(run))
+    return episodes.map(run)
 
 
 def fit_temperature(tasks: Sequence[Sequence[Predictions]]) -> TaskLaw:
@@ -93,7 +93,7 @@ def ranges(tasks: Sequence[Sequence[Predictions]]) -> tuple[tuple[float, float],
 def measure(head: Head, calibration: Calibration, episodes: OpenSetEpisodes) -> CalibrationTask:
     """How well calibrated the head is on the episodes of a task with the laws of `calibration`."""
     task = episodes.task
-    results = list(episodes.map(lambda episode, number: _measure_episode(head, calibration, episode, number)))
+    results = episodes.map(lambda episode, number: _measure_episode(head, calibration, episode, number))
     plain = np.concatenate([r.plain for r in results])
     calibrated = np.concatenate([r.calibrated for r in results])
     right = np.concatenate([r.classes for r in results])

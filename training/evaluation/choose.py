@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from comln_serve.bundle.head import Head
 from training.data import ImageSet
@@ -35,26 +34,14 @@ def thinned(data: ImageSet, task: Task) -> ImageSet:
 
 
 def choose(
-    baseline: Baseline,
-    head: Head,
-    embeddings: NDArray[np.float32],
-    data: ImageSet,
-    task: Task,
-    seed: int,
-    episodes: int = EPISODES,
+    baseline: Baseline, head: Head, data: ImageSet, task: Task, seed: int, episodes: int = EPISODES
 ) -> tuple[float, bool]:
-    """The value with the best mean accuracy on `episodes` episodes; of equally good ones the smallest.
-
-    Args:
-        embeddings: (n, d) or (n, V, d) of `data.images`.
+    """The value with the best mean accuracy on `episodes` episodes of embeddings; of equally good ones the smallest.
 
     Returns:
         The value, and whether it is the first or last of the grid, so that a better one may be outside.
     """
-    candidates = baseline.candidates(embeddings)
-    means = [
-        episode_accuracies(embeddings, data, baseline.make(head, value), task, episodes, seed).mean()
-        for value in candidates
-    ]
+    candidates = baseline.candidates(data.images)
+    means = [episode_accuracies(data, baseline.make(head, value), task, episodes, seed).mean() for value in candidates]
     best = int(np.argmax(means))
     return candidates[best], best in {0, len(candidates) - 1}

@@ -27,14 +27,12 @@ class Measured:
     unconverged: int
 
 
-def measure(
-    embeddings: NDArray[np.float32], data: ImageSet, classify: Classify, task: Task, episodes: int, seed: int
-) -> Measured:
+def measure(data: ImageSet, classify: Classify, task: Task, episodes: int, seed: int) -> Measured:
     """One head on the episodes of a seed; fits that do not converge are counted, not printed."""
     # Warning filters belong to the process, so this holds for the threads of the run as well.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        accuracies = episode_accuracies(embeddings, data, classify, task, episodes, seed)
+        accuracies = episode_accuracies(data, classify, task, episodes, seed)
     others = [w for w in caught if not issubclass(w.category, ConvergenceWarning)]
     for other in others:
         warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)

@@ -6,18 +6,15 @@ compared episode by episode: how hard an episode is affects both and cancels in 
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from comln_serve.bundle.head import Head, HorizonRule
-from comln_serve.bundle.views import first_views
-from comln_serve.machine import usable_cpus
 from comln_serve.report import adapt
 from training.data import ImageSet
+from training.evaluation.cores import on_all_cores
 from training.evaluation.tasks import Task
 from training.results.accuracy import Accuracy, mean_and_interval
 
@@ -26,15 +23,9 @@ Classify = Callable[[NDArray[np.float32], NDArray[np.intp], int, NDArray[np.floa
 classes N, and query embeddings (Q, d) -> scores (Q, N); the answer to a query is the class of the largest score."""
 
 
-def evaluate(
-    embeddings: NDArray[np.float32], head: Head, data: ImageSet, task: Task, episodes: int, seed: int = 0
-) -> Accuracy:
-    """Accuracy of adapted classifiers on `episodes` episodes drawn with `seed`.
-
-    Args:
-        embeddings: (n, d) or (n, V, d) of `data.images`, in their order; `data.rotations` must be 1.
-    """
-    return summarise(episode_accuracies(embeddings, data, adapted(head), task, episodes, seed), task, seed)
+def evaluate(data: ImageSet, head: Head, task: Task, episodes: int, seed: int = 0) -> Accuracy:
+    """Accuracy of adapted classifiers on `episodes` episodes drawn with `seed`; see `episode_accuracies`."""
+    return summarise(episode_accuracies(data, adapted(head), task, episodes, seed), task, seed)
 
 
 def adapted(head: Head, horizon: float | HorizonRule | None = None) -> Classify:
@@ -63,27 +54,22 @@ def linear(weights: Callable[[NDArray[np.float32], NDArray[np.intp], int], NDArr
     return classify
 
 
-def episode_accuracies(
-    embeddings: NDArray[np.float32], data: ImageSet, classify: Classify, task: Task, episodes: int, seed: int
-) -> NDArray[np.float64]:
+def episode_accuracies(data: ImageSet, classify: Classify, task: Task, episodes: int, seed: int) -> NDArray[np.float64]:
     """(episodes,) share of each episode's queries that a head classifies correctly.
 
     Args:
-        embeddings: (n, d) or (n, V, d) of `data.images`, in their order; `data.rotations` must be 1.
+        data: embeddings, without rotated classes.
     """
     if data.rotations != 1:
         raise ValueError("evaluation uses the images as they are, without rotated classes")
 
-    queries = first_views(embeddings)
-
     def run(number: int) -> float:
         drawn = task.draw(data, seed, number)
-        scores = classify(embeddings[drawn.support], drawn.support_classes, task.ways, queries[drawn.query])
+        phi, queries = data.images[drawn.support], data.first_views[drawn.query]
+        scores = classify(phi, drawn.support_classes, task.ways, queries)
         return float((scores.argmax(axis=1) == drawn.query_classes).mean())
 
-    # The matrix products are small: BLAS threads would spend more time waiting than computing.
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(usable_cpus()) as pool:
-        return np.array(list(pool.map(run, range(episodes))))
+    return np.array(on_all_cores(run, episodes))
 
 
 def summarise(accuracies: NDArray[np.float64], task: Task, seed: int) -> Accuracy:

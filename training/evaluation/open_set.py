@@ -1,17 +1,14 @@
 """Open-set episodes: besides queries of the task's classes there are queries of unknown classes."""
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
-from comln_serve.bundle.views import first_views
-from comln_serve.machine import usable_cpus
 from training.data import DataError, ImageSet, check_episodes
+from training.evaluation.cores import on_all_cores
 from training.evaluation.tasks import Task
 
 MAX_UNKNOWN_CLASSES = 5
@@ -38,9 +35,8 @@ class OpenSetEpisode:
 
 @dataclass(frozen=True)
 class OpenSetEpisodes:
-    """The episodes of a task with a seed, over embeddings (n, d) or (n, V, d) of `data.images`."""
+    """The episodes of a task with a seed, of embeddings."""
 
-    embeddings: NDArray[np.float32]
     data: ImageSet
     task: Task
     episodes: int
@@ -51,19 +47,18 @@ class OpenSetEpisodes:
         drawn = _with_unknown(self.data, self.task).draw(self.data, self.seed, number)
         support = drawn.support_classes < self.task.ways
         known = drawn.query_classes < self.task.ways
-        queries = first_views(self.embeddings)
+        queries = self.data.first_views
         return OpenSetEpisode(
-            self.embeddings[drawn.support[support]],
+            self.data.images[drawn.support[support]],
             drawn.support_classes[support],
             queries[drawn.query[known]],
             drawn.query_classes[known],
             queries[drawn.query[~known]],
         )
 
-    def map(self, function: Callable[[OpenSetEpisode, int], _Result]) -> Iterator[_Result]:
+    def map(self, function: Callable[[OpenSetEpisode, int], _Result]) -> list[_Result]:
         """`function(episode, number)` for every episode, in their order, on all cores."""
-        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(usable_cpus()) as pool:
-            yield from pool.map(lambda number: function(self.draw(number), number), range(self.episodes))
+        return on_all_cores(lambda number: function(self.draw(number), number), self.episodes)
 
 
 def check_open_set(data: ImageSet, task: Task) -> None:

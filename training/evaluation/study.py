@@ -116,9 +116,8 @@ class HorizonResult:
 
 @dataclass(frozen=True)
 class Episodes:
-    """The first `count` episodes of a seed, over embeddings (n, d) or (n, V, d) of `data.images`."""
+    """The first `count` episodes of a seed, of embeddings."""
 
-    embeddings: Embeddings
     data: ImageSet
     count: int
     seed: int
@@ -126,13 +125,13 @@ class Episodes:
     def learned_horizon(self, head: Head, task: Task) -> float:
         """Median over the episodes of the head's own T."""
         return statistics.median(
-            head.horizon_of(self.embeddings[task.draw(self.data, self.seed, number).support], task.ways)
+            head.horizon_of(self.data.images[task.draw(self.data, self.seed, number).support], task.ways)
             for number in range(self.count)
         )
 
     def measure(self, classify: Classify, task: Task) -> Measured:
         """A head on these episodes of a task."""
-        return measure(self.embeddings, self.data, classify, task, self.count, self.seed)
+        return measure(self.data, classify, task, self.count, self.seed)
 
 
 def solvers(head: Head, on: Episodes, task: Task, steps: Sequence[Steps]) -> list[SolverResult]:
@@ -201,7 +200,7 @@ def _milliseconds(head: Head, on: Episodes, task: Task, kinds: Sequence[Steps | 
     with threadpool_limits(1, user_api="blas"):
         for number in range(-1, min(TIMED_EPISODES, on.count)):
             drawn = task.draw(on.data, on.seed, max(number, 0))
-            phi, classes = on.embeddings[drawn.support], drawn.support_classes
+            phi, classes = on.data.images[drawn.support], drawn.support_classes
             for kind in kinds:
                 adapt = head.adapt if kind is None else partial(_descend, head, kind)
                 began = time.perf_counter()

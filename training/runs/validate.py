@@ -41,11 +41,11 @@ def validate(model: MetaModel, data: Data) -> list[Validated]:
     settings, head = model.config.validation, model.head()
     results: list[Validated] = []
     for name, images in by_name(data).items():
-        embeddings = images.embeddings(model.embed)
-        if not np.isfinite(embeddings).all():
+        embedded = images.embedded(model.embed)
+        if not np.isfinite(embedded.images).all():
             raise DivergedError
         for ways, shots in settings.tasks:
             task = Task(ways, shots, settings.queries)
-            accuracy = evaluate(embeddings, head, images, task, settings.episodes)
+            accuracy = evaluate(embedded, head, task, settings.episodes)
             results.append(Validated(name, accuracy))
     return results

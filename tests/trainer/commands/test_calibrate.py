@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -206,8 +207,8 @@ def test_rounding_what_is_rounded_changes_nothing(bundle: Path, views: tuple[int
         log_temperature=law, unknown=law, shots=(1, 5), ways=(2, 5), split="val", queries=3, episodes=5, seed=0,
         command="none", tasks=(),
     )  # fmt: skip
-    change = largest_change(found.head, calibration, OpenSetEpisodes(embeddings, data, Task(2, 3, 3), 5, 0))
-    again = largest_change(found.head, calibration, OpenSetEpisodes(once, data, Task(2, 3, 3), 5, 0))
+    change = largest_change(found.head, calibration, OpenSetEpisodes(data, Task(2, 3, 3), 5, 0))
+    again = largest_change(found.head, calibration, OpenSetEpisodes(replace(data, images=once), Task(2, 3, 3), 5, 0))
     assert 0 < change < 1e-3
     assert again == 0, "they are rounded already"
 
@@ -289,7 +290,7 @@ def test_unknown_queries_are_of_classes_outside_the_task() -> None:
     members = tuple(np.arange(20 * c, 20 * c + 20) for c in range(9))
     embeddings = np.repeat(np.arange(9), 20).astype(np.float32)[:, None]
     data = ImageSet(embeddings, members, tuple("abcdefghi"))
-    episodes = OpenSetEpisodes(embeddings, data, Task(3, (1, 4), 5), 20, 0)
+    episodes = OpenSetEpisodes(data, Task(3, (1, 4), 5), 20, 0)
     for number in range(20):
         episode = episodes.draw(number)
         own = episode.phi[:, 0]

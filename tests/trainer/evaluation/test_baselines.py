@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,15 +47,13 @@ def episode(
     return phi.astype(np.float32), classes, len(counts), query.astype(np.float32), answers
 
 
-def clusters(spread: float, n_classes: int = 6, per_class: int = 12, d: int = 30) -> Any:
-    """Embeddings (n, d) and the `ImageSet` of clusters; the images are blank."""
+def clusters(spread: float, n_classes: int = 6, per_class: int = 12, d: int = 30) -> ImageSet:
+    """Embeddings (n, d) in a cluster for each class."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(n_classes, 1, d))
     points = centres + spread * rng.normal(size=(n_classes, per_class, d))
     members = tuple(np.arange(c * per_class, (c + 1) * per_class) for c in range(n_classes))
-    images = np.zeros((n_classes * per_class, 1, 1, 3), np.uint8)
-    data = ImageSet(images, members, tuple(map(str, range(n_classes))))
-    return points.reshape(-1, d).astype(np.float32), data
+    return ImageSet(points.reshape(-1, d).astype(np.float32), members, tuple(map(str, range(n_classes))))
 
 
 def class_weights(classes: NDArray[np.intp], ways: int) -> Array:
@@ -312,17 +311,17 @@ def test_many_small_steps_approximate_the_flow() -> None:
 @pytest.mark.parametrize("name", [n for n, b in BASELINES.items() if b.power or b.setting])
 def test_grids_follow_the_scale_of_the_embeddings(name: str) -> None:
     """The grid for embeddings ten times as long contains the value that is best for them."""
-    points, data = clusters(0.8)
+    data = clusters(0.8)
     baseline, task = BASELINES[name], Task(4, (1, 4), 3)
-    one, ten = baseline.candidates(points), baseline.candidates(10.0 * points)
+    one, ten = baseline.candidates(data.images), baseline.candidates(10.0 * data.images)
     np.testing.assert_allclose(ten, np.array(one) * 100.0**baseline.power, rtol=0.05)
     start = Head("zero", 10.0, 0.0, "balanced", SOLVER)
     middle = len(one) // 2
-    means = [
-        measure(scale * points, data, baseline.make(start, candidates[middle]), task, 20, 0).accuracy.mean
-        for scale, candidates in ((1.0, one), (10.0, ten))
+    measured = [
+        measure(replace(data, images=scale * data.images), baseline.make(start, found[middle]), task, 20, 0)
+        for scale, found in ((1.0, one), (10.0, ten))
     ]
-    assert means[0] == pytest.approx(means[1], abs=0.02)
+    assert measured[0].accuracy.mean == pytest.approx(measured[1].accuracy.mean, abs=0.02)
 
 
 def knowing(right: float) -> Baseline:
@@ -340,9 +339,8 @@ def knowing(right: float) -> Baseline:
 
 @pytest.mark.parametrize(("right", "at_the_end"), [(2.0, False), (4.0, True), (1.0, True)])
 def test_the_best_setting_is_chosen(right: float, at_the_end: bool) -> None:
-    _, data = clusters(1.0)
-    embeddings = np.repeat(np.arange(6.0), 12)[:, None].astype(np.float32)
-    found = choose(knowing(right), HEAD, embeddings, data, Task(3, 1, 2), 0, episodes=5)
+    data = replace(clusters(1.0), images=np.repeat(np.arange(6.0), 12)[:, None].astype(np.float32))
+    found = choose(knowing(right), HEAD, data, Task(3, 1, 2), 0, episodes=5)
     assert found == (right, at_the_end)
 
 
@@ -359,20 +357,20 @@ def test_thinned_classes_keep_enough_images_without_rotations() -> None:
 
 
 def test_unfinished_fits_are_counted_and_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    points, data = clusters(1.5)
+    data = clusters(1.5)
     task = Task(5, 4, 3)
     for name, limit in (("svm", "_SVM_ITERATIONS"), ("logistic", "_LOGISTIC_ITERATIONS")):
         classify = BASELINES[name].make(HEAD, 10.0)
-        assert measure(points, data, classify, task, 12, 0).unconverged == 0
+        assert measure(data, classify, task, 12, 0).unconverged == 0
         with monkeypatch.context() as patch:
             patch.setattr(baselines, limit, 1)
-            assert measure(points, data, classify, task, 12, 0).unconverged == 12
+            assert measure(data, classify, task, 12, 0).unconverged == 12
 
 
 def test_other_warnings_of_a_head_are_not_lost() -> None:
-    points, data = clusters(1.0)
+    data = clusters(1.0)
     with pytest.raises(DeprecationWarning, match="old"):
-        measure(points, data, warning_head(), Task(2, 1, 1), 2, 0)
+        measure(data, warning_head(), Task(2, 1, 1), 2, 0)
 
 
 def warning_head() -> Callable[..., Array]:
@@ -386,10 +384,10 @@ def warning_head() -> Callable[..., Array]:
 
 
 def test_differences_are_taken_in_pairs() -> None:
-    points, data = clusters(1.2)
+    data = clusters(1.2)
     task = Task(5, 1, 5)
-    own = measure(points, data, adapted(HEAD), task, 60, 0)
-    other = measure(points, data, BASELINES["cosine"].make(HEAD, 0.0), task, 60, 0)
+    own = measure(data, adapted(HEAD), task, 60, 0)
+    other = measure(data, BASELINES["cosine"].make(HEAD, 0.0), task, 60, 0)
     pairs = own.episodes - other.episodes
     assert pairs.any()
     found = difference(own, other)

@@ -1,5 +1,7 @@
 """Horizons and steps of a study where the learned T depends on the task."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -18,17 +20,17 @@ TASK = Task(4, (1, 4), 5)
 
 @pytest.fixture(scope="module")
 def on() -> Episodes:
-    embeddings, data = clusters(2.0)
+    data = clusters(2.0)
     # Norms differ between images, so that T differs between episodes even with equal shots.
-    lengths = np.random.default_rng(1).uniform(0.3, 3.0, len(embeddings)).astype(np.float32)
-    return Episodes(embeddings * lengths[:, None], data, 20, 0)
+    lengths = np.random.default_rng(1).uniform(0.3, 3.0, len(data.images)).astype(np.float32)
+    return Episodes(replace(data, images=data.images * lengths[:, None]), 20, 0)
 
 
 def learned(on: Episodes) -> list[float]:
     """T of every episode, directly from the formula."""
     found = []
     for number in range(on.count):
-        phi = on.embeddings[TASK.draw(on.data, on.seed, number).support].astype(float)
+        phi = on.data.images[TASK.draw(on.data, on.seed, number).support].astype(float)
         found.append(60.0 / len(phi) * 4**0.5 / float((phi**2).sum(axis=1).mean()))
     return found
 

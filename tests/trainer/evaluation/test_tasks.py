@@ -52,11 +52,11 @@ def test_a_recorded_accuracy_is_measured_again() -> None:
     bundle = load_bundle(REPOSITORY / "models" / "omniglot-conv4")
     config = Config.model_validate(bundle.manifest.training.config)
     data = load_split(config.data, ARCHIVE, "val")
-    embeddings = OnnxBackbone(bundle, "cpu").embed(data.images)
+    embedded = data.embedded(OnnxBackbone(bundle, "cpu").embed)
     recorded = {(entry.ways, entry.shots): entry for entry in bundle.manifest.accuracy if entry.split == "val"}
     for ways, shots in ((5, 1), (20, 1)):
         entry = recorded[ways, shots]
-        found = evaluate(embeddings, bundle.head, data, Task(ways, shots, entry.queries), entry.episodes, entry.seed)
+        found = evaluate(embedded, bundle.head, Task(ways, shots, entry.queries), entry.episodes, entry.seed)
         # Other processors round embeddings differently, which may change the class of a query.
         assert found.mean == pytest.approx(entry.mean, abs=5e-5)
         assert found.interval == pytest.approx(entry.interval, abs=5e-5)
@@ -115,7 +115,7 @@ def test_too_few_images_say_what_to_ask_for() -> None:
 def test_rotated_classes_are_refused() -> None:
     bundle = load_bundle(REPOSITORY / "models" / "omniglot-conv4")
     with pytest.raises(ValueError, match="without rotated classes"):
-        evaluate(np.zeros((len(SIX.images), 64), np.float32), bundle.head, replace(SIX, rotations=4), Task(5, 1), 2)
+        evaluate(replace(SIX, rotations=4), bundle.head, Task(5, 1), 2)
 
 
 def test_the_archive_is_looked_for_beside_the_repository() -> None:

@@ -133,7 +133,7 @@ def test_a_temperature_is_learned_and_bundles_leave_it_out(tmp_path: Path) -> No
 def test_training_learns(tmp_path: Path) -> None:
     data = colour_classes()
     settings = config(updates=40, validation={"every": 40, "episodes": 40, "tasks": [[5, 1]], "queries": 5})
-    before = evaluate(tiny_model(settings).embed(data.images), tiny_model(settings).head(), data, Task(5, 1, 5), 40)
+    before = evaluate(data.embedded(tiny_model(settings).embed), tiny_model(settings).head(), Task(5, 1, 5), 40)
     after = fit(settings, data, data, tmp_path, resume=False)
     assert after.validation[0]["mean"] > before.mean + before.interval
 
@@ -253,10 +253,10 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path, content: bytes 
 
 def test_evaluation_is_reproducible_and_its_interval_is_right() -> None:
     data, model = colour_classes(), tiny_model(config())
-    embeddings = model.embed(data.images)
+    embedded = data.embedded(model.embed)
 
     def run(seed: int) -> tuple[float, float]:
-        result = evaluate(embeddings, model.head(), data, Task(3, 1, 3), 30, seed)
+        result = evaluate(embedded, model.head(), Task(3, 1, 3), 30, seed)
         return result.mean, result.interval
 
     assert run(0) == run(0)

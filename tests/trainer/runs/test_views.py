@@ -146,7 +146,7 @@ def test_accuracy_is_that_of_queries_in_one_view() -> None:
     head = MetaModel(tiny_config("prototype")).head()
 
     def accuracy(embeddings: np.ndarray) -> float:
-        return evaluate(embeddings, head, data, Task(4, 1, 5), 30).mean
+        return evaluate(replace(data, images=embeddings), head, Task(4, 1, 5), 30).mean
 
     repeated = np.repeat(views[:, :1], 2, axis=1)
     assert accuracy(repeated) == pytest.approx(accuracy(views[:, 0]), abs=0.02)
@@ -158,8 +158,9 @@ def test_accuracy_is_that_of_queries_in_one_view() -> None:
         assert all((views[:, 0] == row).all(axis=1).any() for row in query)
         return np.zeros((len(query), ways))
 
-    assert measure(views, data, classify, task, 2, 0).accuracy.mean == 0.25
-    drawn = OpenSetEpisodes(views, data, task, 1, 0).draw(0)
+    seen = replace(data, images=views)
+    assert measure(seen, classify, task, 2, 0).accuracy.mean == 0.25
+    drawn = OpenSetEpisodes(seen, task, 1, 0).draw(0)
     assert drawn.phi.shape == (4, 2, 5)
     assert drawn.query.shape == (20, 5)
     assert drawn.unknown.shape == (20, 5)
