@@ -110,30 +110,39 @@ def _build(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tupl
     if config.kind == "identity":
         size = config.embedding_size or 0  # the configuration requires it
         return Identity(size), None, size
-    if config.kind == "torchvision":
-        mean, std = torchvision_normalisation(config)
-        network, size = torchvision_network(config, image_size, pretrained=pretrained)
-        network, size = with_layers(network, size, config.layers, config.pooling, image_size)
-        return network, Pixels(PixelFormat(config.colour, image_size, mean, std)), size
-    mean, std = default_normalisation(config)
+    mean, std = torchvision_normalisation(config) if config.kind == "torchvision" else default_normalisation(config)
     pixels = Pixels(PixelFormat(config.colour, image_size, mean, std))
-    if config.kind == "timm":
+    if config.kind == "onnx":
+        graph = OnnxNetwork(config, image_size)
+        return graph, None if config.layout == "as_is" else pixels, graph.file.embedding_size
+    if config.kind in {"torchvision", "timm"}:
+        network, size = _library_network(config, image_size, pretrained=pretrained)
+    else:
+        network, size = _paper_network(config, image_size)
+    return network, pixels, size
+
+
+def _library_network(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tuple[nn.Module, int]:
+    """A network of torchvision or timm, and d."""
+    if config.kind == "torchvision":
+        network, size = torchvision_network(config, image_size, pretrained=pretrained)
+    else:
         # Imported only if needed: it takes a second.
         from training.backbones.timm_model import timm_network  # noqa: PLC0415
 
         network, size = timm_network(config, image_size, pretrained=pretrained)
-        network, size = with_layers(network, size, config.layers, config.pooling, image_size)
-        return network, pixels, size
-    if config.kind == "onnx":
-        graph = OnnxNetwork(config, image_size)
-        return graph, None if config.layout == "as_is" else pixels, graph.file.embedding_size
+    return with_layers(network, size, config.layers, config.pooling, image_size)
+
+
+def _paper_network(config: BackboneConfig, image_size: int) -> tuple[nn.Module, int]:
+    """A network of the paper, Conv-4 or ResNet-12, and d."""
     if image_size < _LEAST_PIXELS:
         raise BackboneError(f"{config.kind} halves the image four times: {_LEAST_PIXELS} px at least, got {image_size}")
     positions = (image_size // 16) ** 2
     if config.kind == "conv4":
         conv4 = Conv4(config.channels_in, config.channels, last_relu=config.last_relu, readout=config.readout)
         maxima = config.readout is not None and config.readout.maximum > 0
-        return conv4, pixels, config.channels * (positions + maxima)
+        return conv4, config.channels * (positions + maxima)
     resnet12 = ResNet12(
         config.channels_in,
         config.channels,
@@ -141,4 +150,4 @@ def _build(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tupl
         global_pooling=config.global_pooling,
         drop_block=config.drop_block,
     )
-    return resnet12, pixels, 10 * config.channels * (1 if config.global_pooling else positions)
+    return resnet12, 10 * config.channels * (1 if config.global_pooling else positions)

@@ -8,16 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
+from training.backbones.onnx_nodes import constants_of
+
 
 def open_batch(graph: GraphProto, image: str) -> None:
     """Let every Reshape of a tensor computed from `image` take any batch size.
 
     The caller must check the result: an image must have the same embedding alone and in a batch.
     """
-    shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Constant" and node.attribute[0].name == "value":
-            shapes[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
+    shapes = constants_of(graph)
     names = {*shapes, *(name for node in graph.node for name in node.output), image}
     from_image, nodes = {image}, list[NodeProto]()
     for node in graph.node:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from training.backbones.onnx_graph import Layout, read_graph
+from training.backbones.onnx_graph import Layout, image_axes, read_graph
 from training.backbones.onnx_pooling import weigh_centre
 from training.backbones.onnx_reduction import reduce_output
 from training.backbones.onnx_trial import open_graph
@@ -67,9 +67,7 @@ class OnnxFile:
     def _try(self, channels: int) -> tuple[int, bool]:
         """Run batches of one and three images; returns (embedding size, whether to flatten)."""
         rng = np.random.default_rng(0)
-        side = (self.image_size, self.image_size)
-        shapes = {"nchw": (channels, *side), "nhwc": (*side, channels), "as_is": (*side, 3)}
-        shape = (3, *shapes[self.layout])
+        shape = (3, *image_axes(self.layout, channels, self.image_size))
         if self._dtype == np.uint8:
             values: NDArray[Any] = rng.integers(0, 256, shape, dtype=np.uint8)
         else:

@@ -10,9 +10,10 @@ from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper, shape_inference
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, shape_inference
 
 from training.backbones.onnx_graph import Layout, describe_value
+from training.backbones.onnx_nodes import attributes_of, behind, constants_of, makers
 from training.errors import BackboneError
 
 T = TypeVar("T")
@@ -27,8 +28,6 @@ _QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
 # The products of linear layers, and what may be between one and its bias. A dynamically quantised layer multiplies
 # integers, and their product by the scales; after a product of floats a Mul is a normalisation's, and no classifier's.
 _PRODUCTS = {"MatMul": _QUANTISING, "MatMulInteger": {"Mul", "Cast"}}
-# Their output has the shape of their input.
-_COPYING = {"Cast", "Identity", "DequantizeLinear"}
 _PROBABILITIES = {"Softmax", "LogSoftmax", "Sigmoid"}
 POOLING = {"GlobalAveragePool", "ReduceMean", "AveragePool"}
 _EMBEDDING_WORDS = ("embed", "feature", "descriptor")
@@ -154,8 +153,7 @@ def declared_axes(model: ModelProto, tensor: str) -> int | None:
 
 def makes_probabilities(model: ModelProto, tensor: str) -> str | None:
     """The operator that makes the tensor, if it makes probabilities of classes."""
-    made_by = {made: node for node in model.graph.node for made in node.output}
-    node = behind(made_by, tensor, PASSING | _QUANTISING)
+    node = behind(makers(model.graph), tensor, PASSING | _QUANTISING)
     return node.op_type if node is not None and node.op_type in _PROBABILITIES else None
 
 
@@ -164,7 +162,7 @@ def _embedding(path: Path, graph: GraphProto, output: ValueInfoProto) -> Guess[s
     name = output.name
     if any(word in name.lower() for word in _EMBEDDING_WORDS):
         return Guess(name, f"the name of the output {name}")
-    made_by = {made: node for node in graph.node for made in node.output}
+    made_by = makers(graph)
     constants = constants_of(graph)
     node = behind(made_by, name, PASSING | _PROBABILITIES | _QUANTISING)
     layer = None if node is None else _linear(made_by, constants, node)
@@ -202,7 +200,6 @@ def _linear(
     weight = constants.get(node.input[1])
     if weight is None or weight.ndim < 2:
         return None
-    transposed = any(a.name == "transB" and a.i for a in node.attribute)
     width = int(weight.shape[-1])
     if node.op_type == "Conv":
         # Many mobile networks end in a 1 x 1 convolution of the pooled features.
@@ -210,21 +207,11 @@ def _linear(
         if set(weight.shape[2:]) != {1} or source is None or source.op_type not in POOLING:
             return None
         width = int(weight.shape[0])
-    elif node.op_type == "Gemm" and transposed:
+    elif node.op_type == "Gemm" and attributes_of(node).get("transB"):
         width = int(weight.shape[0])
     before = made_by.get(node.input[0])
     features = before.input[0] if before is not None and before.op_type == "DynamicQuantizeLinear" else node.input[0]
     return (features, kind, width) if width >= 2 else None
-
-
-def behind(made_by: Mapping[str, NodeProto], name: str, skipped: set[str]) -> NodeProto | None:
-    """The node that computes a tensor, before any nodes of the `skipped` kinds; None: the graph's input."""
-    node = made_by.get(name)
-    for _ in made_by:  # not for ever, should a damaged graph go round in a circle
-        if node is None or node.op_type not in skipped:
-            break
-        node = made_by.get(node.input[0])
-    return node
 
 
 def _first_computing(graph: GraphProto, image: str) -> NodeProto | None:
@@ -238,27 +225,6 @@ def _first_computing(graph: GraphProto, image: str) -> NodeProto | None:
             return users[0]
         name = users[0].output[0]
     return None
-
-
-def constants_of(graph: GraphProto) -> dict[str, NDArray[np.generic]]:
-    """Stored tensors by name, including their casts, transpositions and copies."""
-    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Constant":
-            for attribute in node.attribute:
-                if attribute.name == "value":
-                    found[node.output[0]] = numpy_helper.to_array(attribute.t)
-                elif attribute.name in {"value_float", "value_floats"}:
-                    values = attribute.floats or [attribute.f]
-                    found[node.output[0]] = np.array(values, dtype=np.float32)
-                elif attribute.name in {"value_int", "value_ints"}:
-                    found[node.output[0]] = np.array(attribute.ints or [attribute.i])
-        elif node.op_type == "Transpose" and node.input[0] in found:
-            perm = next((list(a.ints) for a in node.attribute if a.name == "perm"), None)
-            found[node.output[0]] = found[node.input[0]].transpose(perm)
-        elif node.op_type in _COPYING and node.input[0] in found:
-            found[node.output[0]] = found[node.input[0]]
-    return found
 
 
 def _with_shapes(model: ModelProto) -> ModelProto:

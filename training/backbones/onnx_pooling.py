@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
 
 from training.backbones.centre import LEAST, centre_weights
-from training.backbones.onnx_graph import GraphBuilder
-from training.backbones.onnx_guess import PASSING, POOLING, behind, constants_of
+from training.backbones.onnx_builder import GraphBuilder
+from training.backbones.onnx_guess import PASSING, POOLING
+from training.backbones.onnx_nodes import attributes_of, behind, constants_of, makers
 from training.backbones.onnx_trial import values_of
 from training.config.backbone import PoolingConfig
 from training.errors import BackboneError
@@ -32,8 +33,7 @@ def weigh_centre(model: ModelProto, config: PoolingConfig, path: Path) -> None:
             negative numbers; or the graph does not run.
     """
     graph = model.graph
-    made_by = {made: node for node in graph.node for made in node.output}
-    node = behind(made_by, graph.output[0].name, PASSING)
+    node = behind(makers(graph), graph.output[0].name, PASSING)
     if node is None or node.op_type not in POOLING:
         made = "the graph's input" if node is None else f"made by {node.op_type}"
         raise _refused(path, f"{graph.output[0].name} is {made}, not by the mean over the positions of a feature map")
@@ -99,8 +99,7 @@ def _positions(
         return None
     axes = [2, 3]
     if node.op_type == "ReduceMean":
-        attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        given = attributes.get("axes", constants.get(node.input[1]) if len(node.input) > 1 else None)
+        given = attributes_of(node).get("axes", constants.get(node.input[1]) if len(node.input) > 1 else None)
         axes = [] if given is None else sorted(int(axis) % 4 for axis in given)
     if axes not in ([1, 2], [2, 3]):
         return None

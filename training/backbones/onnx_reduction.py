@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, helper
 
-from training.backbones.onnx_graph import GraphBuilder, Layout
+from training.backbones.onnx_builder import GraphBuilder
+from training.backbones.onnx_graph import Layout
 from training.backbones.onnx_trial import values_of
 from training.config.backbone import Reduction
 from training.errors import BackboneError

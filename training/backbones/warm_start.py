@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from comln_serve.bundle import BundleError, load_bundle
 from training.backbones.backbone import Backbone
 from training.backbones.conv4 import Conv4
+from training.backbones.onnx_nodes import attributes_of
 from training.backbones.resnet12 import ResNet12
 from training.errors import BackboneError
 
@@ -89,7 +90,7 @@ def _convolutions(backbone: Backbone, folder: Path) -> list[tuple[Tensor, Tensor
     norms = {node.input[0]: node for node in graph.node if node.op_type == "BatchNormalization"}
     found: dict[str, tuple[Tensor, Tensor]] = {}  # by the weights' name: both branches use the same
     for node in graph.node:
-        if node.op_type == "Conv" and _groups(node) == 1:  # a readout's blur is no block
+        if node.op_type == "Conv" and attributes_of(node).get("group", 1) == 1:  # a readout's blur is no block
             norm = norms.get(node.output[0])
             names = [*node.input[1:], *(norm.input[1:] if norm is not None else [])]
             if not set(names) <= tensors.keys():
@@ -100,7 +101,9 @@ def _convolutions(backbone: Backbone, folder: Path) -> list[tuple[Tensor, Tensor
                     "norm behind them, or both; each has one of them"
                 )
             parts = [tensors[name] for name in names]
-            found[names[0]] = (parts[0], parts[1]) if norm is None else _fold(parts, _epsilon(norm))
+            found[names[0]] = (
+                (parts[0], parts[1]) if norm is None else _fold(parts, attributes_of(norm).get("epsilon", 1e-5))
+            )
     return list(found.values())
 
 
@@ -109,11 +112,3 @@ def _fold(parts: list[Tensor], epsilon: float) -> tuple[Tensor, Tensor]:
     weight, scale, bias, mean, var = parts
     factor = scale / (var + epsilon).sqrt()
     return weight * factor[:, None, None, None], bias - mean * factor
-
-
-def _groups(convolution: onnx.NodeProto) -> int:
-    return next((int(a.i) for a in convolution.attribute if a.name == "group"), 1)
-
-
-def _epsilon(norm: onnx.NodeProto) -> float:
-    return next((float(a.f) for a in norm.attribute if a.name == "epsilon"), 1e-5)

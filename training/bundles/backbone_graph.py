@@ -7,7 +7,8 @@ import torch
 
 from training.backbones.backbone import Backbone
 from training.backbones.identity import Identity
-from training.backbones.onnx_graph import bundle_graph, drop_provenance
+from training.backbones.onnx_builder import bundle_graph
+from training.backbones.onnx_graph import drop_provenance
 from training.backbones.onnx_model import OnnxNetwork
 from training.errors import ExportError
 from training.model import MetaModel

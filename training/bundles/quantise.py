@@ -20,6 +20,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from training.backbones.onnx_graph import image_input
+from training.backbones.onnx_nodes import opset
 from training.bundles.rounding import Rounded, round_weights
 
 _LEAST_OPSET = 13  # the first with scales per channel
@@ -106,8 +107,7 @@ def _scales(rounded: Rounded) -> list[dict[str, Any]]:
 
 
 def _modern(model: ModelProto) -> ModelProto:
-    versions = [entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}]
-    if max(versions, default=0) >= _LEAST_OPSET:
+    if opset(model) >= _LEAST_OPSET:
         return model
     return version_converter.convert_version(model, _LEAST_OPSET)
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from training.backbones.onnx_graph import names_read
+from training.backbones.onnx_nodes import attributes_of, names_read
 
 # Two products of an activation of 0 to 255 and a weight of -64 to 64 add up to 32,640 at most, so that CPUs without
 # VNNI, which add them in 16 bits, do not overflow.
@@ -82,7 +82,7 @@ class Product:
     def of(cls, node: NodeProto, graph: GraphProto) -> "Product | None":
         """None for a node whose weights are not to be rounded here."""
         found = [tensor for tensor in graph.initializer if len(node.input) > 1 and tensor.name == node.input[1]]
-        if not found or found[0].data_type != TensorProto.FLOAT or _attributes(node).get("transA"):
+        if not found or found[0].data_type != TensorProto.FLOAT or attributes_of(node).get("transA"):
             return None
         product = cls(node, node.input[1], tuple(found[0].dims))
         known = (node.op_type, len(product.shape)) in {("Conv", 4), ("Gemm", 2), ("MatMul", 2)}
@@ -96,19 +96,19 @@ class Product:
     @property
     def axis(self) -> int:
         """The axis of the weights along which there is one entry for each output."""
-        return 0 if self.node.op_type == "Conv" or _attributes(self.node).get("transB") else 1
+        return 0 if self.node.op_type == "Conv" or attributes_of(self.node).get("transB") else 1
 
     @property
     def groups(self) -> int:
         """How many groups of outputs have inputs of their own."""
-        return int(_attributes(self.node).get("group", 1))
+        return int(attributes_of(self.node).get("group", 1))
 
     def rows(self, values: NDArray[np.float32]) -> torch.Tensor:
         """The inputs of all positions (groups, inputs of an output, positions) from the node's input."""
         tensor = torch.from_numpy(values)
         if self.node.op_type != "Conv":
             return tensor.reshape(-1, tensor.shape[-1]).T[None]
-        given = _attributes(self.node)
+        given = attributes_of(self.node)
         spacing = {"dilation": given.get("dilations", [1, 1]), "stride": given.get("strides", [1, 1])}
         top, left, bottom, right = self._padding(tensor.shape[2:], **spacing)
         padded = torch.nn.functional.pad(tensor, (left, right, top, bottom))
@@ -119,7 +119,7 @@ class Product:
 
     def _padding(self, sizes: Sequence[int], dilation: list[int], stride: list[int]) -> list[int]:
         """Zeros of a convolution around maps of these sizes: above, left, below, right."""
-        given = _attributes(self.node)
+        given = attributes_of(self.node)
         rule: bytes = given.get("auto_pad", b"NOTSET")
         if not rule.startswith(b"SAME"):
             return list(given.get("pads", [0, 0, 0, 0]))
@@ -185,7 +185,3 @@ def _activations(
     for image in images:
         values = session.run(names, {session.get_inputs()[0].name: image[None]})
         yield {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
-
-
-def _attributes(node: NodeProto) -> dict[str, Any]:
-    return {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from comln_serve.imaging.preprocessing import LEAST_SIDE, MOST_SIDE
+from training.backbones.onnx_builder import bundle_graph
 from training.backbones.onnx_file import OnnxFile
-from training.backbones.onnx_graph import Layout, bundle_graph, describe_value, image_input, load_graph, read_graph
+from training.backbones.onnx_graph import Layout, describe_value, image_input, load_graph, read_graph
 from training.backbones.onnx_guess import (
     declared_axes,
     guess_channels,

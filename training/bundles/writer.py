@@ -15,7 +15,7 @@ from onnx import TensorProto
 from comln_serve.bundle import AccuracyEntry, Head, Manifest, load_bundle
 from comln_serve.bundle.manifest import BACKBONE, CARD, FORMAT_VERSIONS, HEAD, MANIFEST, Files, HeadEntry, TrainingEntry
 from comln_serve.engine.embedding.backbone import OnnxBackbone
-from training.backbones.onnx_graph import store_in_half
+from training.backbones.onnx_builder import store_in_half
 from training.bundles.manifest import file_entry, write_manifest
 from training.bundles.network import Network
 from training.config import Config

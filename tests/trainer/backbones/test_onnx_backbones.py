@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.trainer.backbones.test_backbones import images
 from training.backbones.backbone import Backbone
-from training.backbones.onnx_graph import bundle_graph, store_in_half
+from training.backbones.onnx_builder import bundle_graph, store_in_half
 from training.backbones.onnx_model import OnnxNetwork
 from training.config import BackboneConfig
 from training.errors import BackboneError
