@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from training.bundles.wrap import Finding, WrapOptions, inspect_model, wrap_model
+from training.bundles.inspection import AS_GIVEN, Finding, WrapOptions, inspect_model
+from training.bundles.wrap import wrap_model
 from training.bundles.writer import About
 from training.commands.destination import add_to, check_to
 from training.config import ConfigError
@@ -134,7 +135,7 @@ def _shares(text: str) -> tuple[float, ...]:
 def _table(findings: Sequence[Finding]) -> str:
     return "\n".join(
         f"  {finding.name + ':':15}{finding.value}\n{'':17}{finding.reason}"
-        + ("" if finding.reason == "as given" else f" (change it with {finding.flag})")
+        + ("" if finding.reason == AS_GIVEN else f" (change it with {finding.flag})")
         for finding in findings
     )
 
