@@ -27,7 +27,7 @@ def load_calibration_images(folder: Path, count: int, preprocessing: Preprocessi
     if not chosen:
         raise DataError(f"{folder}: no image below it; images to calibrate with end in {', '.join(sorted(SUFFIXES))}")
     files = [(str(path.relative_to(folder)), path.read_bytes) for path in chosen]
-    return build_image_set([(folder.name, files)], preprocessing.of_predictions).images
+    return build_image_set([(folder.name, files)], preprocessing.of_predictions, str(folder)).images
 
 
 def _spread(folder: Path, count: int) -> list[Path]:

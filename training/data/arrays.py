@@ -17,11 +17,11 @@ def load_data_and_labels(path: Path, preprocessing: Preprocessing) -> ImageSet:
     """A pickle {"data": (n, H, W, 3) uint8, "labels": n of them}, as MetaOptNet distributes.
 
     Raises:
-        DataError: see `load_pickle`, `entry`, `pixels` and `group`.
+        DataError: see `load_pickle`, `entry`, `pixels` and `members_and_names`.
     """
     content = load_pickle(path)
     images = pixels(entry(content, "data", path), f"{path}, 'data'")
-    members, names = group(entry(content, "labels", path), len(images), f"{path}, 'labels'")
+    members, names = members_and_names(entry(content, "labels", path), len(images), f"{path}, 'labels'")
     del content  # frees the original images if they have to be resized
     return ImageSet(fit_pixels(images, preprocessing), members, names)
 
@@ -37,7 +37,7 @@ def load_image_cache(path: Path, preprocessing: Preprocessing) -> ImageSet:
     images = pixels(entry(content, "image_data", path), f"{path}, 'image_data'")
     classes = entry(content, "class_dict", path)
     if not isinstance(classes, dict) or not classes:
-        raise DataError(f"{path}, 'class_dict': expected {{class: [indices]}}, found {what(classes)}")
+        raise DataError(f"{path}, 'class_dict': expected {{class: [indices]}}, found {describe(classes)}")
     members = {
         text(name): _indices(indices, len(images), f"{path}, class {text(name)!r}")
         for name, indices in cast("dict[object, object]", classes).items()
@@ -69,7 +69,7 @@ def entry(content: object, key: str, path: Path) -> object:
     """The value of `key` in a pickled dictionary; DataError if there is none."""
     found = keys(content)
     if not isinstance(content, dict):
-        raise DataError(f"{path}: expected a dictionary with {key!r}, found {what(content)}")
+        raise DataError(f"{path}: expected a dictionary with {key!r}, found {describe(content)}")
     if key not in found:
         raise DataError(f"{path}: no {key!r}; it holds {', '.join(map(repr, found)) or 'nothing'}")
     return found[key]
@@ -96,11 +96,11 @@ def pixels(value: object, where: str) -> NDArray[np.uint8]:
         and value.shape[-1] == 3
         and value.size > 0
     ):
-        raise DataError(f"{where}: expected images (n, height, width, 3) uint8, found {what(value)}")
+        raise DataError(f"{where}: expected images (n, height, width, 3) uint8, found {describe(value)}")
     return np.asarray(value)
 
 
-def group(labels: object, count: int, where: str) -> tuple[tuple[NDArray[np.intp], ...], tuple[str, ...]]:
+def members_and_names(labels: object, count: int, where: str) -> tuple[tuple[NDArray[np.intp], ...], tuple[str, ...]]:
     """Image indices and name of each class, in the order of the labels.
 
     Args:
@@ -117,7 +117,7 @@ def group(labels: object, count: int, where: str) -> tuple[tuple[NDArray[np.intp
     if array.dtype.kind == "S":
         array = np.char.decode(array, "utf-8")
     if array.ndim != 1 or array.dtype.kind not in "iuU":
-        raise DataError(f"{where}: expected one integer or string an image, found {what(labels)}")
+        raise DataError(f"{where}: expected one integer or string an image, found {describe(labels)}")
     if len(array) != count:
         raise DataError(f"{where}: {len(array)} labels for {count} images")
     names, inverse, counts = np.unique(array, return_inverse=True, return_counts=True)
@@ -135,7 +135,7 @@ def check_classes(data: ImageSet, count: int, path: Path, split: str) -> ImageSe
     return data
 
 
-def what(value: object) -> str:
+def describe(value: object) -> str:
     """A short description of an unexpected value, for messages."""
     if isinstance(value, np.ndarray):
         return f"an array {value.shape} of {value.dtype}"
@@ -147,7 +147,7 @@ def what(value: object) -> str:
 def _indices(indices: object, count: int, where: str) -> NDArray[np.intp]:
     array = _array(indices)
     if array.ndim != 1 or array.dtype.kind not in "iu" or array.size == 0:
-        raise DataError(f"{where}: expected indices of images, found {what(indices)}")
+        raise DataError(f"{where}: expected indices of images, found {describe(indices)}")
     if array.min() < 0 or array.max() >= count:
         raise DataError(f"{where}: indices up to {array.max()}, but there are {count} images")
     return array.astype(np.intp)

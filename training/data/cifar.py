@@ -10,7 +10,7 @@ from typing import Literal, cast
 import numpy as np
 
 from comln_serve.imaging import Preprocessing
-from training.data.arrays import check_classes, entry, group, load_data_and_labels, text, what
+from training.data.arrays import check_classes, describe, entry, load_data_and_labels, members_and_names, text
 from training.data.class_lists import SPLITS, standard_split
 from training.data.image_folder import find_class_folders, load_class_folders
 from training.data.images import DataError, ImageSet, fit_pixels
@@ -67,15 +67,15 @@ def _from_python_version(folder: Path, names: list[str], preprocessing: Preproce
     listed = entry(load_pickle(meta), "fine_label_names", meta)
     known = [text(name) for name in cast("list[object]", listed)] if isinstance(listed, list) else []
     if not set(names) <= set(known):
-        raise DataError(f"{meta}, 'fine_label_names': expected 100 names, found {what(listed)}")
+        raise DataError(f"{meta}, 'fine_label_names': expected 100 names, found {describe(listed)}")
     numbers = [known.index(name) for name in names]
     images, labels = [], []
     for path in (folder / "train", folder / "test"):
         content = load_pickle(path)
         rows = entry(content, "data", path)
         if not (isinstance(rows, np.ndarray) and rows.dtype == np.uint8 and rows.shape[1:] == (3072,)):
-            raise DataError(f"{path}, 'data': expected (n, 3072) uint8, found {what(rows)}")
-        members, found = group(entry(content, "fine_labels", path), len(rows), f"{path}, 'fine_labels'")
+            raise DataError(f"{path}, 'data': expected (n, 3072) uint8, found {describe(rows)}")
+        members, found = members_and_names(entry(content, "fine_labels", path), len(rows), f"{path}, 'fine_labels'")
         by_number = dict(zip(found, members, strict=True))
         for position, number in enumerate(numbers):
             if str(number) not in by_number:
@@ -84,5 +84,5 @@ def _from_python_version(folder: Path, names: list[str], preprocessing: Preproce
             # Stored as colour planes.
             images.append(np.asarray(rows)[mine].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
             labels.append(np.full(len(mine), position))
-    members, _ = group(np.concatenate(labels), sum(map(len, labels)), str(folder))
+    members, _ = members_and_names(np.concatenate(labels), sum(map(len, labels)), str(folder))
     return ImageSet(fit_pixels(np.concatenate(images), preprocessing), members, tuple(names))

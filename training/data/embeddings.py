@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.arrays import entry, group, text, what
+from training.data.arrays import describe, entry, members_and_names, text
 from training.data.images import DataError, ImageSet
 from training.data.restricted_pickle import load_pickle
 
@@ -26,9 +26,9 @@ def load_embeddings(root: Path, split: str) -> ImageSet:
     embeddings = _vectors(entry(content, "embeddings", path), path)
     keys = entry(content, "keys", path)
     if not isinstance(keys, list | tuple | np.ndarray):
-        raise DataError(f"{path}, 'keys': expected a list of strings, found {what(keys)}")
+        raise DataError(f"{path}, 'keys': expected a list of strings, found {describe(keys)}")
     labels = [_class_of(text(key), path) for key in cast("list[object]", keys)]
-    members, names = group(labels, len(embeddings), f"{path}, 'keys'")
+    members, names = members_and_names(labels, len(embeddings), f"{path}, 'keys'")
     return ImageSet(embeddings, members, names)
 
 
@@ -38,7 +38,7 @@ def _vectors(value: object, path: Path) -> NDArray[np.float32]:
     except ValueError as error:  # a list of vectors of different lengths
         raise DataError(f"{path}, 'embeddings': vectors of different sizes") from error
     if array.ndim != 2 or array.dtype.kind != "f" or array.size == 0:
-        raise DataError(f"{path}, 'embeddings': expected (n, d) floats, found {what(value)}")
+        raise DataError(f"{path}, 'embeddings': expected (n, d) floats, found {describe(value)}")
     with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinity, refused below
         embeddings = array.astype(np.float32, copy=False)
     if not np.isfinite(embeddings).all():

@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from comln_serve.imaging import Preprocessing
 from training.data.class_lists import ALL, SPLITS, check_disjoint, classes_by_share
@@ -77,33 +78,16 @@ def read_rows(path: Path) -> list[Row]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, skipinitialspace=True)
-            columns = [name.strip() for name in reader.fieldnames or ()]
-            image = next((name for name in ("path", "filename") if name in columns), None)
-            if image is None or "label" not in columns:
-                raise DataError(
-                    f"{path}: expected a header with the columns path (or filename), label and "
-                    f"optionally split; found {', '.join(columns) or 'an empty file'}"
-                )
-            reader.fieldnames = columns
+            image, *others = _columns(reader, path)
             base = path.parent / "images" if image == "filename" else path.parent
             for fields in reader:
-                values = {
-                    name: (fields.get(name) or "").strip() for name in (image, "label", "split") if name in columns
-                }
-                if None in fields or not all(values.values()):
-                    raise DataError(
-                        f"{path}, line {reader.line_num}: expected {', '.join(values)}, each of "
-                        f"them given; found {', '.join(map(str, fields.values()))}"
-                    )
-                if "\0" in values[image]:
-                    raise DataError(
-                        f"{path}, line {reader.line_num}: {values[image]!r} holds a NUL character, which no path can"
-                    )
+                where = f"{path}, line {reader.line_num}"
+                values = _values(fields, [image, *others], where)
                 row = Row(base / values[image], values["label"], values.get("split"))
                 if row.path in seen:
                     raise DataError(
-                        f"{path}, line {reader.line_num}: {values[image]} is on line "
-                        f"{seen[row.path]} too; support and query must not share an image"
+                        f"{where}: {values[image]} is on line {seen[row.path]} too; support and query must not share "
+                        "an image"
                     )
                 seen[row.path] = reader.line_num
                 rows.append(row)
@@ -116,21 +100,38 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
+def _columns(reader: "csv.DictReader[str]", path: Path) -> list[str]:
+    """The columns of a file that are read: that of the images, `label`, and `split` if there is one."""
+    columns = [name.strip() for name in reader.fieldnames or ()]
+    image = next((name for name in ("path", "filename") if name in columns), None)
+    if image is None or "label" not in columns:
+        raise DataError(
+            f"{path}: expected a header with the columns path (or filename), label and "
+            f"optionally split; found {', '.join(columns) or 'an empty file'}"
+        )
+    reader.fieldnames = columns
+    return [image, "label", *(["split"] if "split" in columns else [])]
+
+
+def _values(fields: dict[str | Any, str | Any], columns: list[str], where: str) -> dict[str, str]:
+    """A line's values of these columns, the first of which is that of the images."""
+    values = {name: (fields.get(name) or "").strip() for name in columns}
+    if None in fields or not all(values.values()):  # None: the values of more columns than the header has
+        raise DataError(
+            f"{where}: expected {', '.join(values)}, each of them given; found {', '.join(map(str, fields.values()))}"
+        )
+    if "\0" in values[columns[0]]:
+        raise DataError(f"{where}: {values[columns[0]]!r} holds a NUL character, which no path can")
+    return values
+
+
 def load_rows(rows: list[Row], preprocessing: Preprocessing, where: str) -> ImageSet:
     """The images of these lines, by class; `where` is for error messages."""
     classes: dict[str, list[Path]] = defaultdict(list)
     for row in rows:
         classes[row.label].append(row.path)
-    try:
-        return build_image_set(
-            [
-                (label, [(path.name, partial(_read, path)) for path in paths])
-                for label, paths in sorted(classes.items())
-            ],
-            preprocessing,
-        )
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from error
+    files = [(label, [(path.name, partial(_read, path)) for path in paths]) for label, paths in sorted(classes.items())]
+    return build_image_set(files, preprocessing, where)
 
 
 def _read(path: Path) -> bytes:

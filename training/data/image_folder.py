@@ -92,10 +92,7 @@ def load_class_folders(folders: Mapping[str, Path], preprocessing: Preprocessing
                 f"{where}: class {name!r} holds no image, of those ending in {', '.join(SUFFIXES)}; add some, or "
                 "remove the folder"
             )
-    try:
-        return build_image_set(classes, preprocessing)
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from error
+    return build_image_set(classes, preprocessing, where)
 
 
 def class_folders(folder: Path) -> dict[str, Path]:

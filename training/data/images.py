@@ -80,23 +80,30 @@ class ImageSet:
 
 
 def build_image_set(
-    classes: Sequence[tuple[str, Sequence[tuple[str, ReadFile]]]], preprocessing: Preprocessing, *, rotations: int = 1
+    classes: Sequence[tuple[str, Sequence[tuple[str, ReadFile]]]],
+    preprocessing: Preprocessing,
+    where: str,
+    *,
+    rotations: int = 1,
 ) -> ImageSet:
     """Decode and prepare the files of each class, (class name, [(file name, function that reads it)]).
 
     Each file is read just before it is decoded, so the files need not fit in memory together.
+
+    Args:
+        where: what errors begin with.
 
     Raises:
         DataError: no class, a class without images, or files that are not images; all of them are tried, so that they
             can be removed at once.
     """
     if not classes:
-        raise DataError("no class was found")
+        raise DataError(f"{where}: no class was found")
     flat = [(f"{name}/{file}", read) for name, files in classes for file, read in files]
     members, start = [], 0
     for name, files in classes:
         if not files:
-            raise DataError(f"class {name!r} holds no image")
+            raise DataError(f"{where}: class {name!r} holds no image")
         members.append(np.arange(start, start + len(files)))
         start += len(files)
     refused: dict[int, str] = {}
@@ -110,7 +117,7 @@ def build_image_set(
 
     images = _fill(prepare, len(flat), preprocessing)
     if refused:
-        raise DataError(_all_of([refused[i] for i in sorted(refused)]))
+        raise DataError(f"{where}: {_all_of([refused[i] for i in sorted(refused)])}")
     names = tuple(name for name, _ in classes)
     paths = tuple(file for _, files in classes for file, _ in files)
     return ImageSet(images, tuple(members), names, rotations, paths)

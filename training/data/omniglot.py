@@ -38,7 +38,7 @@ def load_omniglot(root: Path, split: str, preprocessing: Preprocessing, *, rotat
             f"missing, first {_HALVES[half]}/{alphabet}/{character}"
         )
     classes = [(f"{key[1]}/{key[2]}", sorted(found[key], key=itemgetter(0))) for key in wanted]
-    return build_image_set(classes, preprocessing, rotations=4 if rotations else 1)
+    return build_image_set(classes, preprocessing, str(root), rotations=4 if rotations else 1)
 
 
 def _characters(split: str) -> list[tuple[str, str, str]]:

@@ -58,24 +58,22 @@ def shared_classes(config: DataConfig, train: Data, val: Data) -> list[str]:
     ordinary classifier. Other kinds have their own splits of classes, or labels that are numbers.
     """
     kinds = {part.name: part.kind for part in config.sets} | {None: config.kind}
-    warnings: list[str] = []
-    for part_name, part in (*by_name(train).items(), *by_name(val).items()):
-        if kinds[part_name] == "image_folder" and (warning := in_several_splits(part_name or "the data", part.names)):
-            warnings.append(warning)
-    for name, part in by_name(train).items():
-        other = by_name(val).get(name)
-        if (
-            other is not None
-            and kinds[name] == "image_folder"
-            and (shared := sorted(set(part.names) & set(other.names)))
-        ):
+    of_train, of_val = (
+        {name: part.names for name, part in by_name(data).items() if kinds[name] == "image_folder"}
+        for data in (train, val)
+    )
+    parts = (*of_train.items(), *of_val.items())
+    warnings = [in_several_splits(name or "the data", classes) for name, classes in parts]
+    for name, classes in of_train.items():
+        others = of_val.get(name, ())
+        if shared := sorted(set(classes) & set(others)):
             where = "" if name is None else f"{name}: "
             warnings.append(
-                f"{where}{len(shared)} of the {len(other.names)} classes of val have the name of one of train, first "
+                f"{where}{len(shared)} of the {len(others)} classes of val have the name of one of train, first "
                 f"{shared[0]!r}. If they are the same classes, validation says nothing about new ones: "
                 "put all images of a class into one folder, <class>/<image>, and the trainer divides the classes"
             )
-    return warnings
+    return [warning for warning in warnings if warning]
 
 
 def _paths(config: DataConfig, given: Sequence[str]) -> dict[str, Path]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comln_serve.imaging import Preprocessing
-from training.data.arrays import check_classes, entry, group, keys, load_npz, pixels, what
+from training.data.arrays import check_classes, describe, entry, keys, load_npz, members_and_names, pixels
 from training.data.image_folder import class_folders, load_class_folders
 from training.data.images import DataError, ImageSet, ReadFile, build_image_set, fit_pixels
 from training.data.restricted_pickle import load_pickle
@@ -56,18 +56,13 @@ def _from_png(path: Path, labels: Path, preprocessing: Preprocessing) -> ImageSe
     content = load_pickle(path)
     files = cast("list[object]", content) if isinstance(content, list) else []
     if not files:
-        raise DataError(f"{path}: expected a list of PNG files as arrays, found {what(content)}")
+        raise DataError(f"{path}: expected a list of PNG files as arrays, found {describe(content)}")
     members, names = _labels(labels, len(files))
-    try:
-        return build_image_set(
-            [
-                (name, [(f"image {i}", _encoded(files[i], f"{path}, image {i}")) for i in indices])
-                for name, indices in zip(names, members, strict=True)
-            ],
-            preprocessing,
-        )
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
+    classes = [
+        (name, [(f"image {i}", _encoded(files[i], f"{path}, image {i}")) for i in indices])
+        for name, indices in zip(names, members, strict=True)
+    ]
+    return build_image_set(classes, preprocessing, str(path))
 
 
 def _encoded(image: object, where: str) -> ReadFile:
@@ -76,11 +71,11 @@ def _encoded(image: object, where: str) -> ReadFile:
         return image.tobytes
     if isinstance(image, bytes):
         return lambda: image
-    raise DataError(f"{where}: expected the bytes of a PNG file, found {what(image)}")
+    raise DataError(f"{where}: expected the bytes of a PNG file, found {describe(image)}")
 
 
 def _labels(path: Path, count: int) -> tuple[tuple[NDArray[np.intp], ...], tuple[str, ...]]:
     """Members and names: `label_specific` in the authors' files, `labels` in MetaOptNet's."""
     content = load_pickle(path)
     key = "labels" if "labels" in keys(content) else "label_specific"
-    return group(entry(content, key, path), count, f"{path}, {key!r}")
+    return members_and_names(entry(content, key, path), count, f"{path}, {key!r}")

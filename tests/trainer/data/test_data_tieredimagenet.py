@@ -143,5 +143,6 @@ class TestWrongOrPartial:
     def test_wrong_images(self, tmp_path: Path, images: Any, message: str) -> None:
         write_pickle(tmp_path / "val_images_png.pkl", images)
         write_pickle(tmp_path / "val_labels.pkl", labels("val"))
-        with pytest.raises(DataError, match=rf"(?s)val_images_png\.pkl.*{message}"):
+        with pytest.raises(DataError, match=rf"(?s)val_images_png\.pkl.*{message}") as refused:
             load("tieredimagenet", tmp_path, "val")
+        assert str(refused.value).count("val_images_png.pkl") == 1, "the file is named once"
