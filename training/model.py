@@ -53,33 +53,20 @@ class MetaModel(nn.Module):
         self.config = config
         head = config.head
         self.backbone = Backbone(config.backbone, config.data.preprocessing.image_size, pretrained=pretrained)
-        self.log_T = nn.Parameter(
-            torch.tensor(math.log(head.initial_horizon), dtype=torch.float64), requires_grad=head.learn_horizon
-        )
-        self.exponents = None
-        if head.condition_horizon:
-            by_examples = 1.0 if head.initial_whitening else 0.0
-            self.exponents = nn.Parameter(torch.tensor([by_examples, 0.0, 0.0], dtype=torch.float64))
-        self.log_whitening = None
-        if head.initial_whitening:
-            self.log_whitening = nn.Parameter(torch.tensor(math.log(head.initial_whitening), dtype=torch.float64))
-        self.log_temperature = None
-        if head.learn_temperature:
-            self.log_temperature = nn.Parameter(torch.zeros(3, dtype=torch.float64))
-        self.W0 = None
-        self.log_alpha = None
-        self.similarity_odds = None
-        self.shot_offset = None
+        self.log_T = _scalars(math.log(head.initial_horizon), learn=head.learn_horizon)
+        by_examples = 1.0 if head.initial_whitening else 0.0
+        self.exponents = _scalars([by_examples, 0.0, 0.0]) if head.condition_horizon else None
+        self.log_whitening = _scalars(math.log(head.initial_whitening)) if head.initial_whitening else None
+        self.log_temperature = _scalars([0.0, 0.0, 0.0]) if head.learn_temperature else None
+        self.W0 = self.log_alpha = self.similarity_odds = self.shot_offset = None
         if head.start == "learned":
             self.W0 = nn.Parameter(torch.zeros(config.episodes.ways[0], self.backbone.embedding_size))
         elif head.start == "prototype":
-            self.log_alpha = nn.Parameter(torch.tensor(math.log(head.initial_alpha), dtype=torch.float64))
-            if head.initial_similarity is not None:
-                self.similarity_odds = nn.Parameter(
-                    torch.logit(torch.tensor(head.initial_similarity, dtype=torch.float64))
-                )
+            self.log_alpha = _scalars(math.log(head.initial_alpha))
+            if (rho := head.initial_similarity) is not None:
+                self.similarity_odds = _scalars(torch.tensor(rho, dtype=torch.float64).logit().item())
             if head.initial_shot_offset is not None:
-                self.shot_offset = nn.Parameter(torch.tensor(head.initial_shot_offset, dtype=torch.float64))
+                self.shot_offset = _scalars(head.initial_shot_offset)
 
     def mixed_precision(self) -> torch.autocast:
         """The context that runs the backbone in the configured precision."""
@@ -223,3 +210,8 @@ class MetaModel(nn.Module):
         ]
         self.train(was_training)
         return np.concatenate(parts)
+
+
+def _scalars(values: float | list[float], *, learn: bool = True) -> nn.Parameter:
+    """Scalars of the head, in float64."""
+    return nn.Parameter(torch.tensor(values, dtype=torch.float64), requires_grad=learn)
