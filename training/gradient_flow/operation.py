@@ -83,6 +83,24 @@ def gradient_flow(
         raise ValueError(f'method must be "adjoint" or "forward", got {method!r}')
     how = Solver(solver, rtol, atol, max_steps, step_size)
     check_solver(method, solver, step_size)
+    _check_shapes(phi, psi, W0, T, lam, weights, Y)
+    return GradientFlow.apply(phi, psi, W0, T, lam, weights, Y, method if torch.is_grad_enabled() else None, how)
+
+
+def _check_shapes(
+    phi: Tensor,
+    psi: Tensor | None,
+    W0: Tensor,
+    T: Tensor | float,
+    lam: Tensor | float,
+    weights: Tensor | None,
+    Y: Tensor,
+) -> None:
+    """Refuse tensors other than those that `gradient_flow` documents.
+
+    Raises:
+        ValueError: the message names the tensor and its shape.
+    """
     if not phi.is_floating_point():
         raise ValueError(f"phi must be floating point, got {phi.dtype}")
     if phi.ndim < 2 or W0.ndim < 2 or Y.ndim != phi.ndim:
@@ -108,7 +126,6 @@ def gradient_flow(
             raise ValueError(f"{name} is {tuple(value.shape)}, which does not broadcast to {whole}")
     if psi is not None and psi.shape != phi.shape:
         raise ValueError(f"psi is {tuple(psi.shape)}; it needs the shape of phi {tuple(phi.shape)}")
-    return GradientFlow.apply(phi, psi, W0, T, lam, weights, Y, method if torch.is_grad_enabled() else None, how)
 
 
 class GradientFlow(torch.autograd.Function):
