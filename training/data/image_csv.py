@@ -78,11 +78,12 @@ def read_rows(path: Path) -> list[Row]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, skipinitialspace=True)
-            image, *others = _columns(reader, path)
+            columns = _columns(reader, path)
+            image = columns[0]
             base = path.parent / "images" if image == "filename" else path.parent
             for fields in reader:
                 where = f"{path}, line {reader.line_num}"
-                values = _values(fields, [image, *others], where)
+                values = _values(fields, columns, where)
                 row = Row(base / values[image], values["label"], values.get("split"))
                 if row.path in seen:
                     raise DataError(

@@ -12,11 +12,14 @@ from training.config.data import NAME, SEVERAL
 from training.data import ImageSet, load_split
 from training.data.class_lists import in_several_splits
 
-Data = ImageSet | Mapping[str, ImageSet] | Mapping[str | None, ImageSet]
+Sets = Mapping[str | None, ImageSet]
+"""Data sets by their names; the name is None if there is only one."""
+
+Data = ImageSet | Mapping[str, ImageSet] | Sets
 
 
-def by_name(data: Data) -> dict[str | None, ImageSet]:
-    """The data sets by their names; the name is None if there is only one."""
+def by_name(data: Data) -> Sets:
+    """The data sets by their names."""
     return {None: data} if isinstance(data, ImageSet) else dict(data.items())
 
 

@@ -1,10 +1,9 @@
 """Checks before a run, of what would otherwise fail in the middle of it."""
 
-from collections.abc import Mapping
-
 from training.config import Config, ConfigError
 from training.data import DataError, ImageSet, check_episodes
 from training.data.episodes import TooFewClassesError
+from training.data.several import Sets
 
 # What sets the number of classes of an episode, and that of a class's images.
 _WAYS = {"training": "episodes.ways", "validation": "the ways in validation.tasks"}
@@ -15,10 +14,8 @@ _IMAGES = {
 # Data whose classes the trainer divides, if nothing else does.
 _DIVIDED = ("image_folder", "image_csv")
 
-_Sets = Mapping[str | None, ImageSet]
 
-
-def check_run(config: Config, train: _Sets, val: _Sets, processes: int) -> None:
+def check_run(config: Config, train: Sets, val: Sets, processes: int) -> None:
     """Refuse a run that cannot be trained or validated to its end.
 
     Raises:

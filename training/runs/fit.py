@@ -14,7 +14,7 @@ from training.checkpoint_names import BEST, LAST, PRETRAINING
 from training.config import Config
 from training.data import ImageSet
 from training.data.resident import ResidentImages
-from training.data.several import Data, by_name
+from training.data.several import Data, Sets, by_name
 from training.memory import trim_freed_memory
 from training.model import MetaModel
 from training.runs.checks import check_run
@@ -32,8 +32,6 @@ from training.runs.same_data import check_same_data
 # that chooses them.
 _STATISTICS_IMAGES, _STATISTICS_STREAM = 256, 3
 _TRIM_EVERY, _SHOW_EVERY = 2, 20  # updates
-
-_Sets = dict[str | None, ImageSet]
 
 
 def fit(config: Config, train: Data, val: Data, out: Path, *, resume: bool, command: str = "") -> Checkpoint:
@@ -70,7 +68,7 @@ def fit(config: Config, train: Data, val: Data, out: Path, *, resume: bool, comm
 
 
 def _fit(
-    config: Config, train: _Sets, val: _Sets, out: Path, resume: bool, command: str, group: Group, device: torch.device
+    config: Config, train: Sets, val: Sets, out: Path, resume: bool, command: str, group: Group, device: torch.device
 ) -> None:
     check_run(config, train, val, group.size)
     out.mkdir(parents=True, exist_ok=True)
@@ -140,10 +138,10 @@ def _continued(config: Config, last: Checkpoint | None, out: Path) -> str:
     return f"{out}: nothing was saved there yet, so a new run is started"
 
 
-def _read(train: _Sets, val: _Sets) -> str:
+def _read(train: Sets, val: Sets) -> str:
     """The classes and images of a run, in words."""
 
-    def counted(sets: _Sets) -> str:
+    def counted(sets: Sets) -> str:
         return "; ".join(
             f"{f'{name}: ' if name is not None else ''}{data.n_classes} classes, {len(data.images)} images"
             for name, data in sets.items()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import tqdm
@@ -23,7 +24,7 @@ from training.data.resident import ResidentImages
 from training.data.several import Data
 from training.errors import DivergedError
 from training.model import MetaModel
-from training.runs.augmentation import augment, draw
+from training.runs.augmentation import Draw, augment, draw
 from training.runs.distillation import Teacher
 from training.runs.distributed import Group, average_gradients
 from training.runs.log import RunLog
@@ -76,6 +77,74 @@ class SupervisedModel(nn.Module):
         return features, self.classifier(features)
 
 
+class Pretraining(Phase):
+    """The backbone under a classifier, learning from the images of all training classes.
+
+    Attributes:
+        teacher: None, or set before the first epoch.
+    """
+
+    teacher: Teacher | None
+
+    def __init__(
+        self, model: MetaModel, images: ResidentImages, group: Group, *, command: str = "", hardware: str = ""
+    ) -> None:
+        config, settings = model.config, model.config.pretraining
+        if settings is None:
+            raise ValueError("the configuration has no section pretraining")
+        self.model, self.settings, self.images, self.group = model, settings, images, group
+        self.device, self.teacher = model.log_T.device, None
+        self.supervised = SupervisedModel(model, images.data.n_classes, settings.classifier).to(self.device)
+        self.classes, self.indices = _all_images(images.data)
+        # Batches have at least the configured size, so that none is too small for batch norm.
+        self.batches = max(1, len(self.classes) // settings.batch_size)
+        groups = weight_decay_groups(self.supervised.parameters(), settings.weight_decay)
+        optimiser = sgd(groups, settings.lr, settings.momentum)
+        factor = half_cosine(settings.epochs * self.batches, settings.warmup)
+        super().__init__(config, self.supervised, optimiser, factor, command=command, hardware=hardware)
+
+    def train_epoch(self, epoch: int) -> float:
+        """Train on every image once; returns the mean loss."""
+        rng = np.random.default_rng((self.config.seed, _STREAM, epoch))
+        torch.manual_seed(int(rng.integers(2**63)))
+        self.model.train()
+        batches = np.array_split(rng.permutation(len(self.classes)), self.batches)
+        disable = None if self.group.leads else True
+        losses: list[Tensor] = []
+        for picked in tqdm(batches, desc=f"epoch {epoch + 1}", disable=disable, leave=False):
+            share = np.arange(self.group.rank, len(picked), self.group.size)
+            how = draw(rng, len(picked), self.config.augmentation).of(share)
+            loss = self._loss(picked[share], how)
+            self.optimiser.zero_grad(set_to_none=True)
+            # Processes may differ by one image; each is weighted by its number of images.
+            (loss * (self.group.size * len(share) / len(picked))).backward()
+            average_gradients(self.supervised.parameters(), self.group)
+            self.step()
+            losses.append(loss.detach())
+        return float(torch.stack(losses).mean())
+
+    def _loss(self, examples: NDArray[np.intp], how: Draw) -> Tensor:
+        """Cross-entropy of the classifier, and how far the features are from the teacher's if there is one."""
+        classes, indices = self.classes[examples], self.indices[examples]
+        shown = augment(self.images.gather(classes, indices), how, self.config.augmentation)
+        features, logits = self.supervised(shown)
+        targets = torch.from_numpy(classes).to(self.device)
+        loss = functional.cross_entropy(logits, targets, label_smoothing=self.settings.label_smoothing)
+        return loss if self.teacher is None else loss + self.teacher.loss(features, indices)
+
+    def measure(self, done: int, loss: float, val: Data, out: Path, log: RunLog) -> None:
+        """Validate after `done` epochs if it is time to; log, save and print the result."""
+        measured = done % self.settings.validate_every == 0 or done == self.settings.epochs
+        results = validate(self.model, val) if measured else []
+        checkpoint = self.checkpoint(done, results)
+        log.record(done, checkpoint.validation, loss=loss, seconds=round(checkpoint.seconds, 1))
+        checkpoint.save(out / PRETRAINING)
+        tqdm.write(
+            f"pre-training, epoch {done} of {self.settings.epochs}: loss {loss:.3f}"
+            + "".join(f"; {result}" for result in results)
+        )
+
+
 def pretrain(
     model: MetaModel,
     images: ResidentImages,
@@ -97,75 +166,27 @@ def pretrain(
         CheckpointError: `out` holds a run and `resume` is false, or one of another configuration.
         DivergedError: the loss, or an embedding, is not finite.
     """
-    config, group = model.config, group or Group()
-    settings = config.pretraining
-    if settings is None:
-        raise ValueError("the configuration has no section pretraining")
-    device = model.log_T.device
-    supervised = SupervisedModel(model, images.data.n_classes, settings.classifier).to(device)
-    classes, indices = _all_images(images.data)
-    # Batches have at least the configured size, so that none is too small for batch norm.
-    per_epoch = max(1, len(classes) // settings.batch_size)
-    optimiser = sgd(weight_decay_groups(supervised.parameters(), settings.weight_decay), settings.lr, settings.momentum)
-    factor = half_cosine(settings.epochs * per_epoch, settings.warmup)
-    phase = Phase(config, supervised, optimiser, factor, command=command, hardware=hardware)
-    last = resume_from(out / PRETRAINING, config, resume=resume, part=_part)
+    group = group or Group()
+    phase = Pretraining(model, images, group, command=command, hardware=hardware)
+    last = resume_from(out / PRETRAINING, model.config, resume=resume, part=_part)
     if last is not None:
         phase.restore(last)
-    teacher = None
+    settings = phase.settings
     if settings.teacher is not None and phase.done < settings.epochs:
-        teacher = Teacher(Path(settings.teacher), images.data, out, device)
-
+        phase.teacher = Teacher(Path(settings.teacher), images.data, out, phase.device)
     log = RunLog(out, "pretraining", phase.done) if group.leads else None
     for epoch in range(phase.done, settings.epochs):
-        rng = np.random.default_rng((config.seed, _STREAM, epoch))
-        torch.manual_seed(int(rng.integers(2**63)))
-        losses: list[Tensor] = []
-        model.train()
-        for picked in tqdm(
-            np.array_split(rng.permutation(len(classes)), per_epoch),
-            desc=f"epoch {epoch + 1}",
-            disable=None if group.leads else True,
-            leave=False,
-        ):
-            how = draw(rng, len(picked), config.augmentation)
-            share = np.arange(group.rank, len(picked), group.size)
-            mine = picked[share]
-            features, logits = supervised(
-                augment(images.gather(classes[mine], indices[mine]), how.of(share), config.augmentation)
-            )
-            loss = functional.cross_entropy(
-                logits, torch.from_numpy(classes[mine]).to(device), label_smoothing=settings.label_smoothing
-            )
-            if teacher is not None:
-                loss = loss + teacher.loss(features, indices[mine])
-            optimiser.zero_grad(set_to_none=True)
-            # Processes may differ by one image; each is weighted by its number of images.
-            (loss * (group.size * len(mine) / len(picked))).backward()
-            average_gradients(supervised.parameters(), group)
-            phase.step()
-            losses.append(loss.detach())
-        mean_loss = float(torch.stack(losses).mean())
-        if not math.isfinite(mean_loss):
+        loss = phase.train_epoch(epoch)
+        if not math.isfinite(loss):
             raise DivergedError
-        if log is None:
-            continue
-        done = epoch + 1
-        measured = done % settings.validate_every == 0 or done == settings.epochs
-        results = validate(model, val) if measured else []
-        checkpoint = phase.checkpoint(done, results)
-        log.record(done, checkpoint.validation, loss=mean_loss, seconds=round(checkpoint.seconds, 1))
-        checkpoint.save(out / PRETRAINING)
-        tqdm.write(
-            f"pre-training, epoch {done} of {settings.epochs}: loss {mean_loss:.3f}"
-            + "".join(f"; {result}" for result in results)
-        )
+        if log is not None:
+            phase.measure(epoch + 1, loss, val, out, log)
     if log is not None:
         log.close()
     return phase.seconds
 
 
-def _all_images(data: ImageSet) -> tuple[np.ndarray, np.ndarray]:
+def _all_images(data: ImageSet) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Class and image index of every training example, rotated classes included: two arrays (n,)."""
     members = [data.members[c // data.rotations] for c in range(data.n_classes)]
     classes = np.repeat(np.arange(data.n_classes), [len(indices) for indices in members])

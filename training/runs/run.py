@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from training.checkpoint_names import BEST, LAST
-from training.data import ImageSet
+from training.data.several import Sets
 from training.model import MetaModel
 from training.runs.log import RunLog
 from training.runs.optimiser import episode_sgd, learning_rate_factor
@@ -26,14 +25,7 @@ class Run(Phase):
     """
 
     def __init__(
-        self,
-        model: MetaModel,
-        val: Mapping[str | None, ImageSet],
-        out: Path,
-        *,
-        command: str,
-        hardware: str,
-        spent: float = 0.0,
+        self, model: MetaModel, val: Sets, out: Path, *, command: str, hardware: str, spent: float = 0.0
     ) -> None:
         config = model.config
         optimiser = episode_sgd(model, config.optimiser)

@@ -1,22 +1,19 @@
 """Notices that a run is resumed on other data than it was started on."""
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from training.checkpoint_names import DATA, LAST, PRETRAINING
-from training.data import ImageSet
+from training.data.several import Sets
 from training.errors import CheckpointError, writing
 
 # Images of a data set that are looked at, spread evenly: all of a large one would take many seconds at each start.
 _MOST_IMAGES = 1000
 
-_Sets = Mapping[str | None, ImageSet]
 
-
-def check_same_data(out: Path, train: _Sets, val: _Sets, *, leads: bool) -> None:
+def check_same_data(out: Path, train: Sets, val: Sets, *, leads: bool) -> None:
     """Keep a hash of a new run's data in its folder, or compare it with that of the run that is there.
 
     A run by an earlier release has none, and is not compared.
@@ -40,7 +37,7 @@ def check_same_data(out: Path, train: _Sets, val: _Sets, *, leads: bool) -> None
         )
 
 
-def _hash(train: _Sets, val: _Sets) -> str:
+def _hash(train: Sets, val: Sets) -> str:
     """SHA-256 of the sets' names, their classes, which images these have, and up to `_MOST_IMAGES` of them."""
     digest = hashlib.sha256()
     for use, sets in (("train", train), ("val", val)):
