@@ -82,8 +82,26 @@ def run_calibrate(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.bundle} is a run; calibrate needs a bundle, see export")
     domains, head = find_domains(args, subject), subject.head
     parts = _domain_tasks(args, subject, domains, tasks)
+    calibration = _calibrate(args, head, parts, repeating_command("calibrate", args, domains, args.tasks or ()))
+    _print(calibration)
+    for warning in (made_worse(calibration), weak_unknown(calibration)):
+        if warning:
+            print(f"warning: {warning}", file=sys.stderr)
+    if not (args.even_if_worse or args.dry_run):
+        _refuse_if_worse(calibration)
+    manifest = subject.bundle.manifest
+    stored: StoredEmbeddings = "float32"
+    if args.int16_examples or manifest.stored_embeddings == "int16":
+        stored = _stored_embeddings(head, calibration, parts)
+    if not args.dry_run:
+        record_calibration(args.bundle, manifest, calibration, stored)
+        print(f"recorded in {args.bundle}", file=sys.stderr)
+    return 0
+
+
+def _calibrate(args: argparse.Namespace, head: Head, parts: Sequence[_DomainTask], command: str) -> Calibration:
+    """The laws fitted to all parts; each part is measured with those of the other data sets, if there are others."""
     predictions = [predict(head, part.episodes) for part in in_steps(parts, "fitting")]
-    command = repeating_command("calibrate", args, domains, args.tasks or ())
 
     def fit(names: set[str | None]) -> Calibration:
         chosen = [found for part, found in zip(parts, predictions, strict=True) if part.name in names]
@@ -110,26 +128,17 @@ def run_calibrate(args: argparse.Namespace) -> int:
         )
         for part in in_steps(parts, "measuring")
     )
-    calibration = whole.model_copy(update={"tasks": measured})
-    _print(calibration)
-    for warning in (made_worse(calibration), weak_unknown(calibration)):
-        if warning:
-            print(f"warning: {warning}", file=sys.stderr)
-    before = fmean(task.nll_before for task in measured)
-    after = fmean(task.nll_after for task in measured)
-    if after > before and not (args.even_if_worse or args.dry_run):
+    return whole.model_copy(update={"tasks": measured})
+
+
+def _refuse_if_worse(calibration: Calibration) -> None:
+    before = fmean(task.nll_before for task in calibration.tasks)
+    after = fmean(task.nll_after for task in calibration.tasks)
+    if after > before:
         raise ConfigError(
             f"not recorded: the calibration raises the mean cross-entropy from {before:.3f} to {after:.3f}. Measure "
             "more episodes, or data more like the images to come; or leave the bundle as it is; or give --even-if-worse"
         )
-    manifest = subject.bundle.manifest
-    stored: StoredEmbeddings = "float32"
-    if args.int16_examples or manifest.stored_embeddings == "int16":
-        stored = _stored_embeddings(head, calibration, parts)
-    if not args.dry_run:
-        record_calibration(args.bundle, manifest, calibration, stored)
-        print(f"recorded in {args.bundle}", file=sys.stderr)
-    return 0
 
 
 def _stored_embeddings(head: Head, calibration: Calibration, parts: Sequence[_DomainTask]) -> StoredEmbeddings:

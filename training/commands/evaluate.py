@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import get_args
 
 from tqdm import tqdm
 
@@ -19,7 +20,7 @@ from training.evaluation.baselines import BASELINES
 from training.evaluation.choose import EPISODES
 from training.evaluation.compare import Measured, difference, measure
 from training.evaluation.evaluate import Classify, adapted, unadapted
-from training.evaluation.report import Comparison, Report, TaskResult, describe_own
+from training.evaluation.report import Comparison, Format, Report, TaskResult, describe_own
 from training.evaluation.tasks import Task
 from training.results.verdict import START, START_DESCRIPTION
 
@@ -49,7 +50,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="choose the simple heads' settings on the training classes, by "
         f"{EPISODES} episodes of each task for every value (default: only anil-10's step, which has no usual value)",
     )
-    command.add_argument("--format", choices=("text", "markdown", "json"), default="text")
+    command.add_argument("--format", choices=get_args(Format), default="text")
     command.add_argument("--out", type=Path, help="write the report to this file too")
     command.add_argument("--record", action="store_true", help="add the results to bundle.json and the model card")
     command.set_defaults(run=run_evaluate)

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from training.checkpoint_names import LAST, PRETRAINING
 from training.commands.options import add_overrides
-from training.config import ConfigError, load_config
+from training.config import Config, ConfigError, load_config
 from training.config.files import override_without_folders
 from training.data.several import load_training, named_path, shared_classes
 from training.memory import keep_freed_memory
-
-_CONTINUED = "the same command with --resume continues it from there"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -43,37 +41,33 @@ def run_fit(args: argparse.Namespace) -> int:
     train, val = load_training(config.data, args.data)
     for warning in shared_classes(config.data, train, val):
         print(f"warning: {warning}", file=sys.stderr)
-    # The model card must not show where the data were on this machine.
-    places = ["DATA"]
-    if config.data.sets:
-        places = [f"{named_path(text)[0]}=DATA" for text in args.data]
     try:
-        best = fit(
-            config,
-            train,
-            val,
-            args.out,
-            resume=args.resume,
-            command=shlex.join(
-                ["comln-train", "fit", _shown_recipe(args.recipe)]
-                + [part for place in places for part in ("--data", place)]
-                + ["--out", "RUN"]
-                + [part for override in args.overrides for part in ("--set", override_without_folders(override))]
-            ),
-        )
+        best = fit(config, train, val, args.out, resume=args.resume, command=_command(args, config))
     except KeyboardInterrupt:
-        measured = f"measurement, which is after every {config.validation.every} updates"
-        said = f"{args.out}: nothing was saved yet; a run is saved at each {measured}"
-        if (args.out / LAST).exists():
-            said = f"{args.out} holds the run as it was at its last {measured}; {_CONTINUED}"
-        elif (args.out / PRETRAINING).exists():
-            said = f"{args.out} holds the run as it was after its last whole epoch of pre-training; {_CONTINUED}"
-        print(said, file=sys.stderr)
+        print(_what_is_saved(args.out, config), file=sys.stderr)
         raise
     print(f"best of {config.updates} updates: update {best.update}, in {args.out}; see {args.out / REPORT}")
     return 0
 
 
-def _shown_recipe(recipe: Path) -> str:
-    """The recipe's path for the model card: an absolute path is cut to the file's name."""
-    return recipe.name if recipe.is_absolute() else str(recipe)
+def _command(args: argparse.Namespace, config: Config) -> str:
+    """The command for the model card, which must not show where recipe and data were on this machine."""
+    recipe = args.recipe.name if args.recipe.is_absolute() else str(args.recipe)
+    data = [f"{named_path(text)[0]}=DATA" for text in args.data] if config.data.sets else ["DATA"]
+    return shlex.join(
+        ["comln-train", "fit", recipe]
+        + [part for place in data for part in ("--data", place)]
+        + ["--out", "RUN"]
+        + [part for override in args.overrides for part in ("--set", override_without_folders(override))]
+    )
+
+
+def _what_is_saved(out: Path, config: Config) -> str:
+    """What an interrupted run has left in its folder, and how to continue it."""
+    measurement = f"measurement, which is after every {config.validation.every} updates"
+    continued = "the same command with --resume continues it from there"
+    if (out / LAST).exists():
+        return f"{out} holds the run as it was at its last {measurement}; {continued}"
+    if (out / PRETRAINING).exists():
+        return f"{out} holds the run as it was after its last whole epoch of pre-training; {continued}"
+    return f"{out}: nothing was saved yet; a run is saved at each {measurement}"

@@ -45,19 +45,19 @@ def open_subject(folder: Path, provider: Provider = "auto") -> Subject:
         StartupError: the provider cannot be used.
         ConfigError: a provider is chosen for a run.
     """
-    if not (folder / MANIFEST).exists():
-        if not (folder / BEST).exists():
-            if not folder.is_dir():
-                raise BundleError(f"{folder}: there is no such folder; name that of a bundle, or of a run")
-            if (folder / LOG).exists():
-                raise BundleError(f"{folder} has no {BEST}: {UNMEASURED}")
-            raise BundleError(f"{folder}: neither a bundle ({MANIFEST}) nor what fit got as --out ({BEST})")
-        if provider != "auto":
-            raise ConfigError(f"{folder} is a run, whose network is torch's; --provider needs a bundle, see export")
-        from training.checkpoint import Checkpoint  # noqa: PLC0415 - needs torch, which bundles do not
+    if (folder / MANIFEST).exists():
+        bundle = load_bundle(folder)
+        config = Config.model_validate(bundle.manifest.training.config)
+        return Subject(config, bundle.head, OnnxBackbone(bundle, provider).embed, bundle)
+    if not (folder / BEST).exists():
+        if not folder.is_dir():
+            raise BundleError(f"{folder}: there is no such folder; name that of a bundle, or of a run")
+        if (folder / LOG).exists():
+            raise BundleError(f"{folder} has no {BEST}: {UNMEASURED}")
+        raise BundleError(f"{folder}: neither a bundle ({MANIFEST}) nor what fit got as --out ({BEST})")
+    if provider != "auto":
+        raise ConfigError(f"{folder} is a run, whose network is torch's; --provider needs a bundle, see export")
+    from training.checkpoint import Checkpoint  # noqa: PLC0415 - needs torch, which bundles do not
 
-        model = Checkpoint.load(folder / BEST).restore_model()
-        return Subject(model.config, model.head(), model.embed, None)
-    bundle = load_bundle(folder)
-    config = Config.model_validate(bundle.manifest.training.config)
-    return Subject(config, bundle.head, OnnxBackbone(bundle, provider).embed, bundle)
+    model = Checkpoint.load(folder / BEST).restore_model()
+    return Subject(model.config, model.head(), model.embed, None)

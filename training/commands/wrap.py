@@ -7,8 +7,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
-from training.bundles.inspection import AS_GIVEN, Finding, WrapOptions, inspect_model
+from training.backbones.onnx_graph import Layout
+from training.bundles.inspection import AS_GIVEN, Colour, Finding, Normalisation, WrapOptions, inspect_model
 from training.bundles.wrap import wrap_model
 from training.bundles.writer import About
 from training.commands.destination import add_to, check_to
@@ -31,7 +33,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     found = "default: found in the graph"
     command.add_argument(
         "--layout",
-        choices=("nchw", "nhwc", "as_is"),
+        choices=get_args(Layout),
         help=f"floats with channels second or last, or uint8 (batch, S, S, 3); {found}",
     )
     command.add_argument(
@@ -46,7 +48,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="of an embedding that is a feature map or a transformer's tokens: their mean, or the first token, the "
         "class's; none: all of them, put together; default: by their number",
     )
-    command.add_argument("--colour", choices=("rgb", "bgr", "grey"), help="default: grey for one channel, or rgb")
+    command.add_argument("--colour", choices=get_args(Colour), help="default: grey for one channel, or rgb")
     command.add_argument("--image-size", type=int, metavar="PIXELS", help=f"side; {found}")
     command.add_argument(
         "--mean",
@@ -58,7 +60,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--std", type=_numbers, metavar="R,G,B", help="likewise")
     command.add_argument(
         "--normalisation",
-        choices=("imagenet", "half", "none", "raw"),
+        choices=get_args(Normalisation),
         help="instead of --mean and --std: ImageNet's; 0.5 and 0.5; none: pixels from 0 to 1; raw: "
         "0 to 255. Default: what the graph does itself, or else ImageNet's is assumed",
     )
