@@ -8,12 +8,9 @@ Prints a Markdown table and writes it with the raw figures to benchmarks/results
 """
 
 import argparse
-import csv
-import platform
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from scipy.integrate import solve_ivp
@@ -21,10 +18,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
+from benchmarks.publishing import RESULTS, machine, publish
 from comln_serve.flow import solve_flow
-from comln_serve.machine import usable_cpus
+from training.results.tables import markdown, write_csv
 
-RESULTS = Path(__file__).parent / "results"
 CASES = [(5, 1, 1600), (5, 5, 1600), (20, 5, 1600), (5, 5, 64), (20, 5, 64), (5, 100, 64)]
 HORIZON, TOLERANCE = 4500.0, 1e-6
 DATA = (
@@ -86,28 +83,26 @@ def main() -> None:
 
 def report(rows: list[dict[str, float]], repeats: int) -> None:
     """Print and keep the medians (ms) and the ratios to the flow."""
-    machine = f"{usable_cpus()} CPU cores ({platform.machine()})"
-    lines = [
-        (
-            f"Median ms of {repeats} interleaved runs on one thread of {machine}, Python "
-            f"{platform.python_version()}; T = {HORIZON:g}, rtol = atol = {TOLERANCE:g}. {DATA}"
-        ),
-        "",
-        "| ways x shots | d | gradient flow | SciPy RK45, same flow | scikit-learn | flow vs it |",
-        "|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {row['ways']} x {row['shots']} | {row['d']} | {row['flow']:.2f} | {row['scipy']:.1f} | "
-        f"{row['sklearn']:.1f} | {row['sklearn'] / row['flow']:.1f} x |"
-        for row in rows
-    ]
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "adaptation.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    with (RESULTS / "adaptation.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    print("\n".join(lines))
+    about = (
+        f"Median ms of {repeats} interleaved runs on one thread of {machine()}; T = {HORIZON:g}, rtol = atol = "
+        f"{TOLERANCE:g}. {DATA}"
+    )
+    table = markdown(
+        ["ways x shots", "d", "gradient flow", "SciPy RK45, same flow", "scikit-learn", "flow vs it"],
+        [
+            [
+                f"{row['ways']} x {row['shots']}",
+                f"{row['d']}",
+                f"{row['flow']:.2f}",
+                f"{row['scipy']:.1f}",
+                f"{row['sklearn']:.1f}",
+                f"{row['sklearn'] / row['flow']:.1f} x",
+            ]
+            for row in rows
+        ],
+    )
+    publish("adaptation", f"{about}\n\n{table}")
+    write_csv(RESULTS / "adaptation.csv", rows)
 
 
 if __name__ == "__main__":

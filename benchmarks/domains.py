@@ -12,7 +12,6 @@ domains.csv to --out.
 """
 
 import argparse
-import csv
 import statistics
 import tempfile
 import time
@@ -38,7 +37,7 @@ from training.evaluation.compare import Measured, difference, measure
 from training.evaluation.evaluate import Classify, adapted, unadapted
 from training.evaluation.tasks import Task, parse_task
 from training.results.accuracy import Difference, mean_over
-from training.results.tables import markdown
+from training.results.tables import markdown, write_csv
 from training.runs.fit import fit
 
 RECIPE = Path("training/recipes/photos-efficientnet-lite0.yaml")
@@ -68,6 +67,20 @@ class Row:
     head: str
     measured: Measured
     ahead: Difference
+
+    def values(self) -> dict[str, object]:
+        """For the CSV file."""
+        accuracy = self.measured.accuracy
+        return {
+            "data": self.data,
+            "task": self.task,
+            "head": self.head,
+            "episodes": accuracy.episodes,
+            "accuracy": accuracy.mean,
+            "interval": accuracy.interval,
+            "auto_ahead": self.ahead.mean,
+            "ahead_interval": self.ahead.interval,
+        }
 
 
 def main() -> None:
@@ -102,7 +115,7 @@ def main() -> None:
     lines += ["", *times(heads, sets)]
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "domains.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    write_csv(args.out / "domains.csv", rows)
+    write_csv(args.out / "domains.csv", [row.values() for row in rows])
     print("\n".join(lines))
 
 
@@ -137,12 +150,7 @@ def measured(head: Head, data: ImageSet, name: str, task: Task, args: argparse.N
         found = run(classify, args.slow_episodes if rival in SLOW else args.episodes)
         rows.append(Row(name, task, rival, found, difference(base, found)))
     for row in rows:
-        accuracy = row.measured.accuracy
-        print(
-            f"  {task} {row.head}: {100 * accuracy.mean:.2f} +- {100 * accuracy.interval:.2f}, "
-            f"auto ahead by {row.ahead}",
-            flush=True,
-        )
+        print(f"  {task} {row.head}: {row.measured.accuracy.estimate}, auto ahead by {row.ahead}", flush=True)
     return rows
 
 
@@ -215,8 +223,7 @@ def report(
 
 
 def _cell(row: Row) -> str:
-    accuracy = row.measured.accuracy
-    found = f"{100 * accuracy.mean:.2f} +- {100 * accuracy.interval:.2f}"
+    found = str(row.measured.accuracy.estimate)
     return found if row.head == "auto" else f"{found} ({row.ahead})"
 
 
@@ -262,17 +269,6 @@ def times(heads: dict[str, Head], sets: dict[str, ImageSet]) -> list[str]:
             rows,
         ),
     ]
-
-
-def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["data", "task", "head", "episodes", "accuracy", "interval", "auto_ahead", "ahead_interval"])
-        for row in rows:
-            a = row.measured.accuracy
-            writer.writerow(
-                [row.data, row.task, row.head, a.episodes, a.mean, a.interval, row.ahead.mean, row.ahead.interval]
-            )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ attacks are in `benchmarks.attacks`. Prints Markdown and writes it to benchmarks
 import argparse
 import contextlib
 import json
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,14 +24,16 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from benchmarks import processes
 from benchmarks.attacks import AT_ONCE, ATTACKS, KNOWN, LARGE, LARGE_EXAMPLES, MOST, WIDE, Target
-from benchmarks.serving import CONTENT_TYPE, RESULTS, ROOT, SHOTS, WAYS, Server, form, photo, running_server
+from benchmarks.publishing import ROOT, machine, publish
+from benchmarks.serving import CONTENT_TYPE, SHOTS, WAYS, Server, adapt_form, form, photo, running_server
 from comln_serve.domain.reference import new_id
 from comln_serve.domain.sixteen_bits import rounded
 from comln_serve.domain.support import SupportSet
-from comln_serve.machine import usable_cpus
 from comln_serve.security.keys import Scope, make_key
 from comln_serve.storage import Store, utc_now
+from training.results.tables import markdown
 
 PERIOD = 0.25  # seconds between the victim's requests, and between looks at the health
 MOST_WAIT, MOST_GROWTH_MB = 3.0, 300  # what is promised to others
@@ -156,9 +157,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="attacks whose names contain one of these; nothing is written then")
     arguments = parser.parse_args()
     chosen = [name for name in ATTACKS if any(word in name for word in arguments.only or [""])]
-    machine = f"{usable_cpus()} CPU cores ({platform.machine()}), Python {platform.python_version()}"
     what = (
-        f"{arguments.bundle.name} on {machine}; each attack for {arguments.seconds:g} s. Attackers run at nice 10 on "
+        f"{arguments.bundle.name} on {machine()}; each attack for {arguments.seconds:g} s. Attackers run at nice 10 on "
         "the cores of the server, so that what is measured is the server's work, not theirs."
     )
     lines = [what]
@@ -171,10 +171,10 @@ def main() -> None:
             with running_server(arguments.bundle, *flags) as server:
                 lines += measured(server, names, arguments.seconds, keys=bool(flags))
     text = "\n".join(lines)
-    print(text)
-    if not arguments.only:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"hostile-{arguments.bundle.name}.md").write_text(text + "\n", encoding="utf-8")
+    if arguments.only:
+        print(text)
+    else:
+        publish(f"hostile-{arguments.bundle.name}", text)
 
 
 def measured(server: Server, names: Sequence[str], seconds: float, *, keys: bool) -> list[str]:
@@ -183,8 +183,7 @@ def measured(server: Server, names: Sequence[str], seconds: float, *, keys: bool
     rng = np.random.default_rng(0)
     files = [photo(rng, 500, 375) for _ in range(WAYS * SHOTS)]
     for key, name in ((victim, "victim"), (attacker, KNOWN)):
-        labels = [("labels", f"class {i // SHOTS}") for i in range(len(files))]
-        Asker(server.url, "POST", "/adapt", key, form(files, [("name", name), *labels])).content()
+        Asker(server.url, "POST", "/adapt", key, adapt_form(files, ("name", name))).content()
     add_large(server, "attacker" if keys else "", names)
     asker = Asker(server.url, "POST", "/predict", victim, form(files[:1], [("classifier", "victim")]))
     quiet = [asker.timed()[1] for _ in range(20)]
@@ -198,13 +197,7 @@ def measured(server: Server, names: Sequence[str], seconds: float, *, keys: bool
         f"Without an attack the other client's answers took {statistics.median(quiet):.3f} s. Memory: {start:.0f} MB "
         f"before all attacks, {server.memory():.0f} MB after them. Tracebacks in the log: {tracebacks}."
     )
-    return [
-        f"| {' | '.join(HEAD)} |",
-        "|---" * len(HEAD) + "|",
-        *(f"| {' | '.join(row.cells())} |" for row in rows),
-        "",
-        beside,
-    ]
+    return [markdown(HEAD, [row.cells() for row in rows]), "", beside]
 
 
 def new_key(server: Server, tenant: str) -> str:
@@ -249,7 +242,7 @@ def measured_attack(server: Server, target: Target, asker: Asker, quiet: float) 
     """
     before = server.memory()
     with attacking(target) as attacker:
-        Path(f"/proc/{server.process.pid}/clear_refs").write_text("5", encoding="ascii")  # the peak starts anew
+        processes.start_peak_anew(server.process.pid)
         began, used = time.monotonic(), server.cpu_seconds()
         live, ready = (Asker(server.url, "GET", f"/health/{what}") for what in ("live", "ready"))
         seen = watched((asker, live, ready), lambda: attacker.poll() is None)

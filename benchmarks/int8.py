@@ -21,10 +21,11 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.report import markdown
 from comln_serve.engine.embedding.onnx_session import exact_products
 from comln_serve.imaging import Preprocessing, prepare_views
 from training.bundles.quantise import cosines
+from training.results.accuracy import mean_and_interval
+from training.results.tables import markdown
 from training.runs.hardware import processor
 
 _WAYS, _QUERIES, _MOST_IMAGES, _BATCH = 5, 15, 22, 8
@@ -98,8 +99,8 @@ def accuracies(
 
 def compared(first: NDArray[np.float64], second: NDArray[np.float64]) -> str:
     """Their mean difference with its 95 % interval."""
-    difference = first - second
-    return f"{difference.mean():+.2f} +- {1.96 * difference.std() / len(difference) ** 0.5:.2f}"
+    mean, interval = mean_and_interval(first - second)
+    return f"{mean:+.2f} +- {interval:.2f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

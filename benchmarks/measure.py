@@ -13,12 +13,12 @@ import resource
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks import processes
 from benchmarks.contenders import TASKS, Case, Run, build, reference
 from training.memory import keep_freed_memory
 
@@ -32,19 +32,29 @@ def extra_memory(run: Run) -> tuple[float, float, dict[str, np.ndarray]]:
     """Peak of resident memory during a run over that before, MB; its milliseconds and result."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts anew
-    before = _status("VmRSS")
+    processes.start_peak_anew()
+    before = processes.memory()
     began = time.perf_counter()
     result = run()
     milliseconds = 1e3 * (time.perf_counter() - began)
-    return (_status("VmHWM") - before) / 1024, milliseconds, result
+    return processes.memory("VmHWM") - before, milliseconds, result
 
 
-def _status(field: str) -> float:
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(field):
-            return float(line.split()[1])
-    raise RuntimeError(f"/proc/self/status has no {field}")
+def timed(run: Run, first: float, repeats: int, limit_s: float) -> list[float]:
+    """Milliseconds of repeated runs, as long as they do not take more than the limit together.
+
+    Args:
+        first: milliseconds of a run before. Short ones are repeated until they have settled.
+    """
+    began = time.perf_counter()
+    while 1e-3 * first < _SETTLING_S and time.perf_counter() - began < _SETTLING_S:
+        run()
+    milliseconds: list[float] = []
+    while len(milliseconds) < repeats and sum(milliseconds) <= 1e3 * limit_s:
+        began = time.perf_counter()
+        run()
+        milliseconds.append(1e3 * (time.perf_counter() - began))
+    return milliseconds
 
 
 def relative_errors(gradients: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> dict[str, float]:
@@ -73,19 +83,7 @@ def main() -> None:
     if first < 1e3 * job["limit_s"]:
         extra, _, _ = extra_memory(run)  # without what stays from the first
     keep_freed_memory()  # as comln-train does
-    began = time.perf_counter()
-    while 1e-3 * first < _SETTLING_S and time.perf_counter() - began < _SETTLING_S:
-        run()
-    milliseconds = []
-    for _ in range(job["repeats"]):
-        if milliseconds and 1e3 * job["limit_s"] < sum(milliseconds):
-            break
-        if first > 1e3 * job["limit_s"]:
-            milliseconds.append(first)
-            break
-        began = time.perf_counter()
-        run()
-        milliseconds.append(1e3 * (time.perf_counter() - began))
+    milliseconds = [first] if first > 1e3 * job["limit_s"] else timed(run, first, job["repeats"], job["limit_s"])
     tasks = TASKS.get(job["contender"], 1)
     answer: dict[str, Any] = {"ms": [ms / tasks for ms in milliseconds], "extra_mb": extra}
     if job["check"]:

@@ -31,7 +31,8 @@ import numpy as np
 
 from benchmarks import meta_gradient_page
 from benchmarks.contenders import FLOWS, TASKS, Case, naive_bytes
-from benchmarks.meta_gradient_rows import PARTS, RESULTS, Row, merge, store, stored
+from benchmarks.meta_gradient_rows import PARTS, Row, merge, store, stored
+from benchmarks.publishing import RESULTS
 from comln_serve.machine import usable_cpus
 
 SHARE = RESULTS / "training_step.json"

@@ -6,7 +6,8 @@ from collections import Counter
 import matplotlib
 
 from benchmarks.contenders import RATE
-from benchmarks.meta_gradient_rows import RESULTS, Row
+from benchmarks.meta_gradient_rows import Row
+from benchmarks.publishing import RESULTS
 from comln_serve.machine import usable_cpus
 from training.runs.hardware import processor
 

@@ -3,12 +3,12 @@
 import csv
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import Case
+from benchmarks.publishing import RESULTS
+from training.results.tables import write_csv
 
-RESULTS = Path(__file__).parent / "results"
 CSV = RESULTS / "meta_gradient.csv"
 PARTS = ("goals", "offset", "steps", "sizes", "share")
 INPUTS = ("phi", "W0", "T")
@@ -71,50 +71,29 @@ def stored() -> list[Row]:
 def store(rows: list[Row]) -> None:
     """Write the CSV."""
     RESULTS.mkdir(exist_ok=True)
-    with CSV.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            [
-                "part",
-                "contender",
-                "on",
-                "ways",
-                "shots",
-                "d",
-                "steps",
-                "T",
-                "median_ms",
-                "runs",
-                "extra_mb",
-                "error_phi",
-                "error_W0",
-                "error_T",
-                "note",
-                "offset",
-                "run",
-            ]
-        )
-        for row in rows:
-            case, errors = row.case, [row.errors.get(key) for key in INPUTS]
-            writer.writerow(
-                [
-                    row.part,
-                    row.contender,
-                    case.on,
-                    case.ways,
-                    case.shots,
-                    case.d,
-                    case.steps,
-                    f"{case.T:g}",
-                    f"{row.median:.3f}",
-                    row.runs,
-                    f"{row.extra_mb:.1f}",
-                    *["" if x is None else f"{x:.1e}" for x in errors],
-                    row.note,
-                    f"{case.offset:g}",
-                    row.run,
-                ]
-            )
+    write_csv(CSV, [_values(row) for row in rows])
+
+
+def _values(row: Row) -> dict[str, object]:
+    case = row.case
+    errors = {f"error_{key}": f"{row.errors[key]:.1e}" if key in row.errors else "" for key in INPUTS}
+    return {
+        "part": row.part,
+        "contender": row.contender,
+        "on": case.on,
+        "ways": case.ways,
+        "shots": case.shots,
+        "d": case.d,
+        "steps": case.steps,
+        "T": f"{case.T:g}",
+        "median_ms": f"{row.median:.3f}",
+        "runs": row.runs,
+        "extra_mb": f"{row.extra_mb:.1f}",
+        **errors,
+        "note": row.note,
+        "offset": f"{case.offset:g}",
+        "run": row.run,
+    }
 
 
 def merge(old: list[Row], new: list[Row]) -> list[Row]:

@@ -6,18 +6,17 @@ Measures nothing: ours are read from the model cards' manifests and benchmarks/r
 from it (arXiv 2203.01443).
 """
 
-import csv
 import json
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-from benchmarks import backward_path, paper_figures, variants
-from benchmarks.meta_gradient_rows import CSV
+from benchmarks import backward_path, meta_gradient_rows, paper_figures, variants
+from benchmarks.contenders import Case
+from benchmarks.publishing import ROOT
 from benchmarks.variants import Variant
+from training.results.accuracy import Estimate
 from training.results.tables import markdown
 
-ROOT = Path(__file__).parents[1]
 NOT_RUN = "not run"
 RESULTS = "../benchmarks/results/meta_gradient"
 ADJOINT = "derivation.md#methodadjoint-the-adjoint-of-the-reduced-flow-default"
@@ -86,7 +85,7 @@ def nearest(data: str, backbone: str, shots: int) -> str:
         return NOT_RUN
     manifest: dict[str, Any] = json.loads((ROOT / "models" / name / "bundle.json").read_text(encoding="utf-8"))
     found = [
-        f"{100 * entry['mean']:.2f} +- {100 * entry['interval']:.2f} on the {entry['split']} classes"
+        f"{Estimate(entry['mean'], entry['interval'])} on the {entry['split']} classes"
         for entry in manifest["accuracy"]
         if (entry["ways"], entry["shots"]) == (5, shots)
     ]
@@ -95,17 +94,13 @@ def nearest(data: str, backbone: str, shots: int) -> str:
 
 def table_1() -> list[list[str]]:
     """Memory as measured, from the stored rows: 5-way 5-shot."""
-    with CSV.open(newline="", encoding="utf-8") as file:
-        stored = list(csv.DictReader(file))
-    measured = [
-        row for row in stored if (row["ways"], row["shots"], row["offset"], row["d"]) == ("5", "5", "0", "1600")
-    ]
+    measured = {(row.part, row.contender, row.case): row for row in meta_gradient_rows.stored()}
 
-    def megabytes(part: str, on: str, contender: str, steps: int) -> str:
-        for row in measured:
-            if (row["part"], row["on"], row["contender"], int(row["steps"])) == (part, on, contender, steps):
-                return row["note"].replace("would", "not run: would") or f"{float(row['extra_mb']):.0f} MB"
-        return NOT_RUN
+    def megabytes(part: str, on: Any, contender: str, steps: int) -> str:
+        row = measured.get((part, contender, Case(on, 5, 5, steps)))
+        if row is None:
+            return NOT_RUN
+        return row.note.replace("would", "not run: would") or f"{row.extra_mb:.0f} MB"
 
     table = [
         ("MAML", "yes", "yes", "θ T", "images", "MAML"),

@@ -7,7 +7,8 @@ source has a picture only.
 import json
 
 from benchmarks import meta_gradient_rows
-from benchmarks.meta_gradient_rows import RESULTS, Row
+from benchmarks.meta_gradient_rows import Row
+from benchmarks.publishing import RESULTS
 from training.results.tables import markdown
 
 DECADES = [10**exponent for exponent in range(9)]

@@ -14,8 +14,6 @@ import contextlib
 import http.client
 import io
 import json
-import os
-import platform
 import socket
 import subprocess
 import sys
@@ -35,7 +33,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from PIL import Image
 
+from benchmarks import processes
 from benchmarks.load import Outcome, from_another_process, moments
+from benchmarks.publishing import RESULTS, ROOT, machine, publish
 from comln_serve.bundle import Bundle, load_bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import OnnxBackbone
@@ -43,8 +43,6 @@ from comln_serve.engine.embedding.onnx_session import exact_products
 from comln_serve.imaging import prepare_views
 from comln_serve.machine import Provider, usable_cpus
 
-RESULTS = Path(__file__).parent / "results"
-ROOT = Path(__file__).parents[1]
 BATCH = Settings.model_fields["max_batch_size"].default
 BOUNDARY = "benchmark-of-the-server"
 CONTENT_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
@@ -90,18 +88,23 @@ def photo(rng: np.random.Generator, width: int, height: int) -> bytes:
     return buffer.getvalue()
 
 
-def form(files: Sequence[bytes], fields: Sequence[tuple[str, str]]) -> bytes:
-    """A multipart body of `images` files and text fields."""
+def form(files: Sequence[bytes], fields: Sequence[tuple[str, str]], name: str = "images") -> bytes:
+    """A multipart body of files under one name, and text fields."""
     parts = [
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
-        for name, value in fields
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'.encode()
+        for field, value in fields
     ]
     head = (
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="images"; filename="image.jpg"\r\n'
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"; filename="image.jpg"\r\n'
         "Content-Type: image/jpeg\r\n\r\n"
     ).encode()
     parts += [head + data + b"\r\n" for data in files]
     return b"".join(parts) + f"--{BOUNDARY}--\r\n".encode()
+
+
+def adapt_form(files: Sequence[bytes], *fields: tuple[str, str]) -> bytes:
+    """The body of a POST /adapt: files class by class, SHOTS of each, and text fields."""
+    return form(files, [*fields, *(("labels", f"class {i // SHOTS}") for i in range(len(files)))])
 
 
 class Server:
@@ -132,16 +135,11 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """CPU time of the process so far, user's and system's."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text("ascii").rpartition(")")[2]
-        user, system = fields.split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        return processes.cpu_seconds(self.process.pid)
 
     def memory(self, field: str = "VmRSS") -> float:
         """Resident memory, MB; or another field of Linux's status of the process."""
-        for line in Path(f"/proc/{self.process.pid}/status").read_text("ascii").splitlines():
-            if line.startswith(field):
-                return float(line.split()[1]) / 1024
-        raise RuntimeError("the server has ended")
+        return processes.memory(field, self.process.pid)
 
 
 @contextlib.contextmanager
@@ -286,8 +284,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
     """Everything, in one run."""
     rng = np.random.default_rng(0)
     files = [photo(rng, arguments.width, arguments.height) for _ in range(WAYS * SHOTS)]
-    labels = [("labels", f"class {i // SHOTS}") for i in range(len(files))]
-    adapt_body = form(files, labels)
+    adapt_body = adapt_form(files)
     bare = Bare(load_bundle(arguments.bundle), arguments.provider)
     with running_server(arguments.bundle, provider=arguments.provider) as server:
         made = server.call("POST", "/adapt", adapt_body)
@@ -381,8 +378,7 @@ def report(figures: Figures, arguments: argparse.Namespace) -> str:
     bare_load *= 0.7
     after, end = figures.memory_after_predictions, figures.memory_after_cycles
     text = f"""
-{arguments.bundle.name} on {usable_cpus()} CPU cores ({platform.machine()}), Python \
-{platform.python_version()}, provider {arguments.provider}, ONNX Runtime {ort.__version__}; JPEGs of \
+{arguments.bundle.name} on {machine()}, provider {arguments.provider}, ONNX Runtime {ort.__version__}; JPEGs of \
 {arguments.width}x{arguments.height}; {arguments.clients} clients with one image a request in a \
 second process on the same cores; the bare loop in batches of {BATCH}. Medians of \
 {arguments.rounds} interleaved rounds of {arguments.seconds:g} s.
@@ -426,13 +422,10 @@ def main() -> None:
     parser.add_argument("--height", type=int, default=375)
     arguments = parser.parse_args()
     figures = measure(arguments)
-    text = report(figures, arguments)
-    RESULTS.mkdir(exist_ok=True)
     suffix = "" if arguments.provider == "cpu" else f"-{arguments.provider}"
-    name = RESULTS / f"serving-{arguments.bundle.name}{suffix}"
-    name.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
-    name.with_suffix(".json").write_text(json.dumps(asdict(figures), indent=1) + "\n", "utf-8")
-    print(text)
+    name = f"serving-{arguments.bundle.name}{suffix}"
+    publish(name, report(figures, arguments))
+    (RESULTS / f"{name}.json").write_text(json.dumps(asdict(figures), indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

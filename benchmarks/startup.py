@@ -9,7 +9,6 @@ them to benchmarks/results/startup-BUNDLE.md.
 
 import argparse
 import json
-import platform
 import statistics
 import subprocess
 import sys
@@ -21,9 +20,9 @@ from itertools import pairwise
 from pathlib import Path
 from socket import socket
 
-from comln_serve.machine import usable_cpus
+from benchmarks.publishing import machine, publish
+from training.results.tables import markdown
 
-RESULTS = Path(__file__).parent / "results"
 _PROGRAM = """
 import sys, time
 import comln_serve.starting
@@ -100,21 +99,13 @@ def main() -> None:
         (Path(folder) / arguments.bundle.name).symlink_to(arguments.bundle.resolve())
         start(Path(folder))
         found = [start(Path(folder)) for _ in range(arguments.starts)]
-    machine = f"{usable_cpus()} CPU cores ({platform.machine()}), Python {platform.python_version()}"
-    lines = [
-        f"{arguments.bundle.name} on {machine}; medians of {arguments.starts} starts.",
-        "",
-        "| part | seconds | from | to |",
-        "|---|---|---|---|",
+    seconds = {part: [each[part] for each in found] for part in PARTS}
+    rows = [
+        [part, *(f"{figure(values):.2f}" for figure in (statistics.median, min, max))]
+        for part, values in seconds.items()
     ]
-    for part in PARTS:
-        seconds = sorted(each[part] for each in found)
-        median = statistics.median(seconds)
-        lines.append(f"| {part} | {median:.2f} | {seconds[0]:.2f} | {seconds[-1]:.2f} |")
-    text = "\n".join(lines)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"startup-{arguments.bundle.name}.md").write_text(text + "\n", encoding="utf-8")
-    print(text)
+    about = f"{arguments.bundle.name} on {machine()}; medians of {arguments.starts} starts."
+    publish(f"startup-{arguments.bundle.name}", f"{about}\n\n{markdown(['part', 'seconds', 'from', 'to'], rows)}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ Prints Markdown and writes it to benchmarks/results/stored-BUNDLE-KIND.md.
 import argparse
 import contextlib
 import json
-import platform
 import shutil
 import statistics
 import subprocess
@@ -32,11 +31,12 @@ from psycopg import sql
 from sqlalchemy import text
 
 from benchmarks.filled import OLD_MODEL, TENANT, VERSIONS, Made, fill, name_of
-from benchmarks.serving import RESULTS, ROOT, SHOTS, WAYS, Server, form, photo, running_server
+from benchmarks.publishing import ROOT, machine, publish
+from benchmarks.serving import SHOTS, WAYS, Server, adapt_form, form, photo, running_server
 from comln_serve.bundle.manifest import MANIFEST
-from comln_serve.machine import usable_cpus
 from comln_serve.storage import Store, sqlite_file, utc_now
 from comln_serve.storage.database import Database
+from training.results.tables import markdown
 
 FEW = 10
 _TEMPLATES = 20
@@ -102,10 +102,7 @@ def main() -> None:
         if arguments.int16_examples:
             name += "-int16"
             arguments.bundle = stack.enter_context(_with_int16_examples(arguments.bundle))
-        answer = measure(arguments)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.md").write_text(answer + "\n", encoding="utf-8")
-    print(answer)
+        publish(name, measure(arguments))
 
 
 @contextlib.contextmanager
@@ -138,16 +135,10 @@ def measure(arguments: argparse.Namespace) -> str:
             fill(url, made, count, revision=_OLDEST)
         migrations = [measured_migration(url) for url in old]
     kind = "SQLite" if arguments.database_url is None else "PostgreSQL"
-    machine = f"{usable_cpus()} CPU cores ({platform.machine()}), Python {platform.python_version()}"
     what = f"classifiers of {WAYS * SHOTS} images, with {VERSIONS} versions a name"
     if arguments.int16_examples:
         what += "; their embeddings in 16 bits"
-    lines = [
-        f"{arguments.bundle.name}, {kind}, on {machine}; {what}.",
-        f"Medians (middle half) of {arguments.rounds} rounds in turns; ratios of medians.",
-        "",
-        f"| | {counts[0]} stored | {counts[1]} stored | ratio |",
-        "|---|---|---|---|",
+    rows = [
         *(_row(what, [times[what] for times in asked], ".1f") for what in asked[0]),
         *(_row(what, figures, ".2f" if what.endswith(", s") else ".0f") for what, figures in (purges, *starts)),
         *(
@@ -156,7 +147,11 @@ def measure(arguments: argparse.Namespace) -> str:
         ),
         _row("size of the database, MB", [[megabytes] for megabytes in sizes], ".1f"),
     ]
-    return "\n".join(lines)
+    table = markdown(["", f"{counts[0]} stored", f"{counts[1]} stored", "ratio"], rows)
+    return f"""{arguments.bundle.name}, {kind}, on {machine()}; {what}.
+Medians (middle half) of {arguments.rounds} rounds in turns; ratios of medians.
+
+{table}"""
 
 
 def templates(bundle: Path, files: Sequence[bytes], rng: np.random.Generator) -> list[Made]:
@@ -166,20 +161,16 @@ def templates(bundle: Path, files: Sequence[bytes], rng: np.random.Generator) ->
         with running_server(bundle, "--database-url", url) as server:
             for i in range(_TEMPLATES):
                 drawn = [files[j] for j in rng.permutation(len(files))[: WAYS * SHOTS]]
-                server.call("POST", "/adapt", form(drawn, [("name", f"template-{i}"), *_labels(drawn)]))
+                server.call("POST", "/adapt", adapt_form(drawn, ("name", f"template-{i}")))
         with contextlib.closing(Store(url)) as store:
             of = store.for_tenant(TENANT)
             return [(of.find(f"template-{i}"), of.support(f"template-{i}")[1]) for i in range(_TEMPLATES)]
 
 
-def _labels(files: Sequence[bytes]) -> list[tuple[str, str]]:
-    return [("labels", f"class {i // SHOTS}") for i in range(len(files))]
-
-
 def _requests(files: Sequence[bytes]) -> Requests:
     support = files[: WAYS * SHOTS]
     return Requests(
-        adapt=lambda name: form(support, [("name", name), *_labels(support)]),
+        adapt=lambda name: adapt_form(support, ("name", name)),
         one_more=form(files[-1:], [("labels", "class 0")]),
         predict=lambda reference: form(files[-1:], [("classifier", reference)]),
     )
@@ -322,9 +313,9 @@ def measured_migration(url: str) -> tuple[float, float]:
     return seconds, megabytes
 
 
-def _row(what: str, figures: Sequence[Sequence[float]], form: str) -> str:
+def _row(what: str, figures: Sequence[Sequence[float]], form: str) -> list[str]:
     few, many = (statistics.median(values) for values in figures)
-    return f"| {what} | {_spread(figures[0], form)} | {_spread(figures[1], form)} | {many / few:.2f} |"
+    return [what, *(_spread(values, form) for values in figures), f"{many / few:.2f}"]
 
 
 def _spread(values: Sequence[float], form: str) -> str:

@@ -18,8 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.serving import RESULTS, ROOT, SHOTS, WAYS, Server, form, photo, running_server
+from benchmarks import processes
+from benchmarks.publishing import ROOT, publish
+from benchmarks.serving import SHOTS, WAYS, Server, adapt_form, form, photo, running_server
 from comln_serve.machine import usable_cpus
+from training.results.tables import markdown
 
 START_SECONDS = 60
 
@@ -33,10 +36,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
     arguments = parser.parse_args()
-    text = measure(arguments)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"workers-{arguments.bundle.name}.md").write_text(text + "\n", encoding="utf-8")
-    print(text)
+    publish(f"workers-{arguments.bundle.name}", measure(arguments))
 
 
 def measure(arguments: argparse.Namespace) -> str:
@@ -68,19 +68,26 @@ def measure(arguments: argparse.Namespace) -> str:
         f"{arguments.bundle.name} on {machine}; {arguments.clients} clients with one JPEG of 500x375 a request on the "
         f"same cores; {arguments.rounds} rounds of {arguments.seconds:g} s in turns."
     )
-    head = f"| workers | embed | images/s, median (range) | over {numbers[0]}, median of rounds (range) | memory, MB |"
-    lines = [what, "", head, "|---|---|---|---|---|"]
+    head = [
+        "workers",
+        "embed",
+        "images/s, median (range)",
+        f"over {numbers[0]}, median of rounds (range)",
+        "memory, MB",
+    ]
+    rows: list[list[str]] = []
     for (number, mode), rate, megabytes in zip(kinds, rates, used, strict=True):
         ratios = [own / first for own, first in zip(rate, rates[0], strict=True)]
         where = "one additional process" if mode == "on" else "each"
-        lines.append(f"| {number} | {where} | {_spread(rate, '.0f')} | {_spread(ratios, '.2f')} | {megabytes:.0f} |")
-    return "\n".join([*lines, "", "Memory: of all processes, after some load; what they share is counted once."])
+        rows.append([f"{number}", where, _spread(rate, ".0f"), _spread(ratios, ".2f"), f"{megabytes:.0f}"])
+    shared = "Memory: of all processes, after some load; what they share is counted once."
+    return "\n\n".join([what, markdown(head, rows), shared])
 
 
 def _warmed_up(server: Server, workers: int, files: Sequence[bytes], clients: int) -> list[bytes]:
     """Wait for all workers, make a classifier, and load them for a moment. Returns requests that use the classifier."""
     _wait_for(server, workers)
-    made = server.call("POST", "/adapt", form(files, [("labels", f"class {i // SHOTS}") for i in range(len(files))]))
+    made = server.call("POST", "/adapt", adapt_form(files))
     bodies = [form([data], [("classifier", made["id"])]) for data in files]
     server.load(bodies, clients=clients, seconds=3.0)
     return bodies
@@ -88,18 +95,8 @@ def _warmed_up(server: Server, workers: int, files: Sequence[bytes], clients: in
 
 def memory(server: Server) -> float:
     """Memory of a server's processes in MB, shared pages divided among those that share them."""
-    return sum(proportional_kilobytes(pid) for pid in (server.process.pid, *_children(server))) / 1024
-
-
-def proportional_kilobytes(pid: int) -> int:
-    """Memory of a process, shared pages divided among those that share them."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-
-
-def _children(server: Server) -> list[int]:
     pid = server.process.pid
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
+    return sum(map(processes.proportional_memory, (pid, *processes.children(pid))))
 
 
 def _wait_for(server: Server, workers: int) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.peers.peer import ENVIRONMENTS, PEERS, Peer
 from benchmarks.peers.turns import measure
-from benchmarks.serving import RESULTS, ROOT
+from benchmarks.publishing import ROOT, publish
 
 
 def main() -> None:
@@ -42,9 +42,7 @@ def main() -> None:
     bundle = Path(arguments.what)
     with tempfile.TemporaryDirectory() as folder:
         text = measure(bundle, peers, Path(folder), arguments.clients, arguments.rounds, arguments.seconds)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"peers-{bundle.name}.md").write_text(text + "\n", encoding="utf-8")
-    print(text)
+    publish(f"peers-{bundle.name}", text)
 
 
 def install(peer: Peer) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import onnxruntime
 
-from benchmarks.serving import BOUNDARY, CONTENT_TYPE, ROOT, form
+from benchmarks.publishing import ROOT
+from benchmarks.serving import CONTENT_TYPE, form
 from comln_serve.machine import Provider
 
 SERVICES = Path(__file__).parent / "services"
@@ -103,13 +104,9 @@ def environment(work: Path, setting: Setting, port: int) -> dict[str, str]:
     }
 
 
-def upload(name: str, file: bytes) -> Request:
+def _upload(file: bytes) -> Request:
     """A multipart form with one file."""
-    head = (
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"; filename="image.jpg"\r\n'
-        "Content-Type: image/jpeg\r\n\r\n"
-    ).encode()
-    return Request("/predict", CONTENT_TYPE, head + file + f"\r\n--{BOUNDARY}--\r\n".encode())
+    return Request("/predict", CONTENT_TYPE, form([file], [], name="image"))
 
 
 def _label(answer: bytes) -> str:
@@ -209,7 +206,7 @@ PEERS = (
         packages=("fastapi>=0.115", "uvicorn[standard]>=0.30", "python-multipart"),
         source="plain_fastapi.py",
         command=_start_fastapi,
-        request=lambda file: upload("image", file),
+        request=_upload,
         label=_label,
         ready="/docs",
         settings=(Setting(1, 1), Setting(1, 2), Setting(2, 1)),
@@ -229,7 +226,7 @@ PEERS = (
         packages=("bentoml>=1.4",),
         source="with_bentoml.py",
         command=_start_bentoml,
-        request=lambda file: upload("image", file),
+        request=_upload,
         label=_bentoml_label,
         ready="/readyz",
         settings=(Setting(1, 1), Setting(2, 1), Setting(1, 2, 32), Setting(2, 1, 32)),

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from benchmarks import processes
 from benchmarks.load import Outcome, from_another_process
 from benchmarks.peers.peer import Peer, Request, Setting, environment, mlserver_files
-from benchmarks.serving import ROOT
-from benchmarks.workers import proportional_kilobytes
+from benchmarks.publishing import ROOT
 
 START_SECONDS = 120
 _RESUME_SECONDS = 0.3
@@ -54,37 +54,35 @@ class Running:
     @contextlib.contextmanager
     def paused(self) -> Generator[None]:
         """All its processes are stopped during the block: some poll, and take CPU time when they have nothing to do."""
-        processes = self._processes()
+        first, *descendants = self._processes()
         try:
-            for pid in processes:
+            for pid in (first, *descendants):
                 _send(pid, signal.SIGSTOP)
             yield
         finally:
-            for pid in reversed(processes[1:]):
+            for pid in reversed(descendants):
                 _send(pid, signal.SIGCONT)
             time.sleep(_RESUME_SECONDS)  # until a parent looks after them, they show that they live
-            _send(processes[0], signal.SIGCONT)
+            _send(first, signal.SIGCONT)
 
     def cpu_seconds(self) -> float:
         """CPU time of all its processes so far."""
-        ticks = 0
+        seconds = 0.0
         for pid in self._processes():
             with contextlib.suppress(OSError):
-                fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-                ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+                seconds += processes.cpu_seconds(pid)
+        return seconds
 
     def memory(self) -> float:
         """Memory of all its processes in MB, shared pages divided among those that share them."""
-        return sum(proportional_kilobytes(pid) for pid in self._processes()) / 1024
+        return sum(map(processes.proportional_memory, self._processes()))
 
     def _processes(self) -> list[int]:
         """It and its descendants."""
         found = [self.process.pid]
         for pid in found:  # grows meanwhile
             with contextlib.suppress(OSError):
-                for thread in Path(f"/proc/{pid}/task").iterdir():
-                    found += [int(child) for child in (thread / "children").read_text("ascii").split()]
+                found += processes.children(pid)
         return found
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import platform
 import socket
 import statistics
 import subprocess
@@ -15,11 +14,13 @@ import numpy as np
 
 from benchmarks.peers.peer import Peer, Setting, own
 from benchmarks.peers.running import Running, running
-from benchmarks.serving import SHOTS, WAYS, form, photo, running_server
+from benchmarks.publishing import machine
+from benchmarks.serving import SHOTS, WAYS, adapt_form, photo, running_server
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.imaging import prepare_views
-from comln_serve.machine import Provider, has_vnni, usable_cpus
+from comln_serve.machine import Provider, has_vnni
+from training.results.tables import markdown
 
 _LABELS = [f"class {number}" for number in range(WAYS)]
 
@@ -112,9 +113,8 @@ def _adapted(bundle: Path, files: Sequence[bytes], folder: Path) -> str:
     folder.mkdir()
     (folder / "models").mkdir()
     (folder / "models" / bundle.name).symlink_to(bundle.resolve(), target_is_directory=True)
-    labels = [("labels", _LABELS[number // SHOTS]) for number in range(len(files))]
     with running_server(bundle, "--database-url", f"sqlite:///{folder}/classifiers.db") as server:
-        identifier: str = server.call("POST", "/adapt", form(files, labels))["id"]
+        identifier: str = server.call("POST", "/adapt", adapt_form(files))["id"]
     return identifier
 
 
@@ -165,24 +165,32 @@ def _report(
     best = max(statistics.median(figures[peer.name].rates) for peer in peers if peer.packages)
     ours = {name: statistics.median(figures[name].rates) / best for name in _OURS}
     what = (
-        f"{bundle.name} on {usable_cpus()} CPU cores ({platform.machine()}), Python {platform.python_version()}, "
+        f"{bundle.name} on {machine()}, "
         f"{datetime.datetime.now(tz=datetime.UTC).date()}; {clients} clients with one JPEG of 500x375 a request on the "
         f"same cores; medians (ranges) of {rounds} rounds of {seconds:g} s in turns. Latency at {pace:.0f} images/s, "
         f"70 % of the slowest server's throughput, at random moments."
     )
     columns = ["server", "version", "processes x threads", "images/s", "CPU ms an image", "p50, ms", "p99, ms"]
     columns += ["memory, MB", "lines of code"]
-    lines = [what, "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    rows: list[list[str]] = []
     for peer in sorted(peers, key=lambda peer: -statistics.median(figures[peer.name].rates)):
         own_figures = figures[peer.name]
         p50, p99 = (statistics.median(values) for values in zip(*own_figures.latencies, strict=True))
-        lines.append(
-            f"| {peer.name} | {_version(peer)} | {own_figures.setting} | {_spread(own_figures.rates)} "
-            f"| {statistics.median(own_figures.cpu_ms):.1f} | {p50:.1f} | {p99:.1f} | {own_figures.memory:.0f} "
-            f"| {peer.lines or ''} |"
+        rows.append(
+            [
+                peer.name,
+                _version(peer),
+                str(own_figures.setting),
+                _spread(own_figures.rates),
+                f"{statistics.median(own_figures.cpu_ms):.1f}",
+                f"{p50:.1f}",
+                f"{p99:.1f}",
+                f"{own_figures.memory:.0f}",
+                str(peer.lines or ""),
+            ]
         )
-    lines += ["", *(f"{name}: {ratio:.2f} x the throughput of the best other server." for name, ratio in ours.items())]
-    return "\n".join(lines)
+    ratios = [f"{name}: {ratio:.2f} x the throughput of the best other server." for name, ratio in ours.items()]
+    return "\n".join([what, "", markdown(columns, rows), "", *ratios])
 
 
 def _version(peer: Peer) -> str:

@@ -1,14 +1,12 @@
 """A study as files: `study.md`, `solvers.csv`, `horizons.csv`, `study.png`."""
 
-import csv
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from training.errors import writing
 from training.evaluation.study import HorizonResult, SolverResult
-from training.results.tables import markdown
+from training.results.tables import markdown, write_csv
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,8 @@ class Study:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "study.md").write_text(self.markdown() + "\n", encoding="utf-8")
-            _write_csv(folder / "solvers.csv", [_solver_values(row) for row in self.solvers])
-            _write_csv(folder / "horizons.csv", [_horizon_values(row) for row in self.horizons])
+            write_csv(folder / "solvers.csv", [_solver_values(row) for row in self.solvers])
+            write_csv(folder / "horizons.csv", [_horizon_values(row) for row in self.horizons])
             _plot(self, folder / "study.png")
 
     def markdown(self) -> str:
@@ -131,13 +129,6 @@ def _figures(row: SolverResult | HorizonResult) -> dict[str, float]:
         "behind": row.behind.mean,
         "behind_interval": row.behind.interval,
     }
-
-
-def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def _plot(study: Study, path: Path) -> None:
