@@ -8,7 +8,6 @@ Prints a Markdown table and writes it with the raw figures to benchmarks/results
 """
 
 import argparse
-import time
 import warnings
 from collections.abc import Callable
 
@@ -20,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.publishing import RESULTS, machine, publish
 from comln_serve.flow import solve_flow
+from training.evaluation.timing import milliseconds_in_turns
 from training.results.tables import markdown, write_csv
 
 CASES = [(5, 1, 1600), (5, 5, 1600), (20, 5, 1600), (5, 5, 64), (20, 5, 64), (5, 100, 64)]
@@ -65,19 +65,10 @@ def main() -> None:
             "scipy": lambda phi=phi, Y=Y: scipy_flow(phi, Y),
             "sklearn": lambda phi=phi, classes=classes: LogisticRegression().fit(phi, classes),
         }
-        times: dict[str, list[float]] = {name: [] for name in contenders}
         with warnings.catch_warnings(), threadpool_limits(1):
             warnings.simplefilter("ignore", ConvergenceWarning)
-            for repeat in range(repeats + 1):
-                for name, run in contenders.items():
-                    began = time.perf_counter()
-                    run()
-                    if repeat:  # the first round warms up
-                        times[name].append(1e3 * (time.perf_counter() - began))
-        rows.append(
-            {"ways": ways, "shots": shots, "d": size}
-            | {name: float(np.median(values)) for name, values in times.items()}
-        )
+            times = milliseconds_in_turns(contenders, [()] * (repeats + 1))
+        rows.append({"ways": ways, "shots": shots, "d": size, **times})
     report(rows, repeats)
 
 

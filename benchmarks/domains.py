@@ -12,9 +12,7 @@ domains.csv to --out.
 """
 
 import argparse
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +34,7 @@ from training.evaluation.baselines import BASELINES
 from training.evaluation.compare import Measured, difference, measure
 from training.evaluation.evaluate import Classify, adapted, unadapted
 from training.evaluation.tasks import Task, parse_task
+from training.evaluation.timing import milliseconds_in_turns
 from training.results.accuracy import Difference, mean_over
 from training.results.tables import markdown, write_csv
 from training.runs.fit import fit
@@ -241,16 +240,10 @@ def times(heads: dict[str, Head], sets: dict[str, ImageSet]) -> list[str]:
                 Cs=_CS, cv=5, max_iter=5000, scoring="neg_log_loss"
             ).fit(*as_examples(phi, c)),
         }
-        spent: dict[str, list[float]] = {key: [] for key in contenders}
+        drawn = (task.draw(data, 0, number) for number in (0, *range(_TIMED_EPISODES)))
+        rounds = ((data.images[one.support], one.support_classes) for one in drawn)
         with threadpool_limits(1):
-            for number in range(-1, _TIMED_EPISODES):
-                drawn = task.draw(data, 0, max(number, 0))
-                for key, run in contenders.items():
-                    began = time.perf_counter()
-                    run(data.images[drawn.support], drawn.support_classes)
-                    if number >= 0:  # the first round warms up
-                        spent[key].append(1e3 * (time.perf_counter() - began))
-        medians = {key: statistics.median(values) for key, values in spent.items()}
+            medians = milliseconds_in_turns(contenders, rounds)
         whole = medians["T chosen and adapted"]
         rows.append(
             [

@@ -9,10 +9,10 @@ tables in Markdown.
 """
 
 import argparse
-import statistics
 import time
 import warnings
 from collections.abc import Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from sklearn.linear_model import LogisticRegression
 from comln_serve.engine.embedding.onnx_session import exact_products
 from comln_serve.imaging import Preprocessing, prepare_views
 from training.bundles.quantise import cosines
+from training.evaluation.timing import milliseconds_in_turns
 from training.results.accuracy import mean_and_interval
 from training.results.tables import markdown
 from training.runs.hardware import processor
@@ -53,15 +54,9 @@ class Network:
 
 
 def milliseconds(networks: dict[str, Network], images: Images, rounds: int) -> dict[str, float]:
-    """Median CPU time of one image, the networks in turns."""
-    spent: dict[str, list[float]] = {name: [] for name in networks}
-    for turn in range(rounds):
-        image = images[turn % len(images)][None]
-        for name, network in networks.items():
-            began = time.process_time()
-            network.embed(image)
-            spent[name].append(time.process_time() - began)
-    return {name: 1000 * statistics.median(values) for name, values in spent.items()}
+    """Median CPU time of one image."""
+    shown = ((image[None],) for image in islice(cycle(images), rounds + 1))
+    return milliseconds_in_turns({name: network.embed for name, network in networks.items()}, shown, time.process_time)
 
 
 def photos(folder: Path, size: int) -> tuple[Images, NDArray[np.intp]]:

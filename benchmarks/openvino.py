@@ -7,7 +7,6 @@ accuracies are of the same episodes. Prints tables in Markdown.
 """
 
 import argparse
-import statistics
 import time
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from training.data import ImageSet
 from training.evaluation.compare import difference, measure
 from training.evaluation.evaluate import adapted
 from training.evaluation.tasks import parse_task
+from training.evaluation.timing import milliseconds_in_turns
 from training.results.tables import markdown
 from training.runs.hardware import processor
 
@@ -29,16 +29,12 @@ _BATCH = 4
 
 
 def milliseconds(backbones: dict[str, OnnxBackbone], data: ImageSet, rounds: int) -> dict[str, float]:
-    """Median CPU time of an image, in batches, the backbones in turns."""
-    spent: dict[str, list[float]] = {name: [] for name in backbones}
-    images = data.first_views
-    for turn in range(rounds):
-        batch = np.take(images, range(turn * _BATCH, (turn + 1) * _BATCH), axis=0, mode="wrap")
-        for name, backbone in backbones.items():
-            began = time.process_time()
-            backbone.embed(batch)
-            spent[name].append(time.process_time() - began)
-    return {name: 1000 * statistics.median(values) / _BATCH for name, values in spent.items()}
+    """Median CPU time of an image, in batches."""
+    positions = (range(turn * _BATCH, (turn + 1) * _BATCH) for turn in range(rounds + 1))
+    batches = ((np.take(data.first_views, batch, axis=0, mode="wrap"),) for batch in positions)
+    embed = {name: backbone.embed for name, backbone in backbones.items()}
+    found = milliseconds_in_turns(embed, batches, time.process_time)
+    return {name: of_batch / _BATCH for name, of_batch in found.items()}
 
 
 def main() -> None:

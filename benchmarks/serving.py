@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import cycle, islice, takewhile
 from math import ceil
 from pathlib import Path
@@ -52,26 +52,27 @@ START_SECONDS = 120
 
 @dataclass
 class Figures:
-    """What is reported; rates in images a second, times in ms, memory in MB."""
+    """What is reported; rates in images a second, times in ms, memory in MB. Lists have a figure of each round."""
 
-    server: list[float]
-    bare_slices: list[float]
-    bare_batch: list[float]
-    server_cpu_ms: float  # of one request, in the server's process alone
-    bare_cpu_ms: float
-    load_at_70: list[float]
-    at_random_ms: list[list[float]]  # p50 and p99 of each round, at random moments
-    at_steady_ms: list[list[float]]  # of clients that send at a steady pace
-    bare_queue: list[float]
-    bare_at_random_ms: list[list[float]]  # of the bare queue, at 70 % of its own rate
-    alone_p50: float
-    adapt_ms: list[float]
-    bare_adapt_ms: list[float]
-    memory_start: float
-    memory_after_predictions: float
-    memory_after_cycles: float
-    predictions: int
-    cycles: int
+    server: list[float] = field(default_factory=list[float])
+    bare_slices: list[float] = field(default_factory=list[float])
+    bare_batch: list[float] = field(default_factory=list[float])
+    server_cpu_ms: float = 0.0  # of one request, in the server's process alone
+    bare_cpu_ms: float = 0.0
+    load_at_70: list[float] = field(default_factory=list[float])
+    at_random_ms: list[list[float]] = field(default_factory=list[list[float]])  # p50 and p99, at random moments
+    at_steady_ms: list[list[float]] = field(default_factory=list[list[float]])  # of clients that send at a steady pace
+    bare_queue: list[float] = field(default_factory=list[float])
+    # Of the bare queue, at 70 % of its own rate.
+    bare_at_random_ms: list[list[float]] = field(default_factory=list[list[float]])
+    alone_p50: float = 0.0
+    adapt_ms: list[float] = field(default_factory=list[float])
+    bare_adapt_ms: list[float] = field(default_factory=list[float])
+    memory_start: float = 0.0
+    memory_after_predictions: float = 0.0
+    memory_after_cycles: float = 0.0
+    predictions: int = 0
+    cycles: int = 0
 
 
 def photo(rng: np.random.Generator, width: int, height: int) -> bytes:
@@ -284,80 +285,80 @@ def measure(arguments: argparse.Namespace) -> Figures:
     """Everything, in one run."""
     rng = np.random.default_rng(0)
     files = [photo(rng, arguments.width, arguments.height) for _ in range(WAYS * SHOTS)]
-    adapt_body = adapt_form(files)
     bare = Bare(load_bundle(arguments.bundle), arguments.provider)
+    figures = Figures(predictions=arguments.predictions, cycles=arguments.cycles)
     with running_server(arguments.bundle, provider=arguments.provider) as server:
-        made = server.call("POST", "/adapt", adapt_body)
+        made = server.call("POST", "/adapt", adapt_form(files))
         bodies = [form([data], [("classifier", made["id"])]) for data in files]
-        clients, seconds = arguments.clients, arguments.seconds
-        server.load(bodies, clients=clients, seconds=2.0)  # warms up
-        rates: dict[str, list[float]] = {"server": [], "slices": [], "batch": [], "queue": []}
-        cpu_ms: dict[str, list[float]] = {"server": [], "slices": []}
-        loads: list[float] = []
-        latencies: dict[str, list[list[float]]] = {"random": [], "steady": [], "bare": []}
-        for _ in range(arguments.rounds):
-            before = time.process_time()
-            rates["slices"].append(bare.rate(bare.slices, files, seconds))
-            done = rates["slices"][-1] * seconds
-            cpu_ms["slices"].append(1e3 * (time.process_time() - before) / done)
-            rates["batch"].append(bare.rate(bare.batch, files, seconds))
-            before = server.cpu_seconds()
-            outcome = server.load(bodies, clients=clients, seconds=seconds)
-            rates["server"].append(outcome.answered / outcome.seconds)
-            cpu_ms["server"].append(1e3 * (server.cpu_seconds() - before) / outcome.answered)
-            rates["queue"].append(bare.queue_rate(files, seconds))
-            loads.append(0.7 * float(np.median(rates["server"])))
-            for pace in ("random", "steady"):
-                at_70 = server.load(
-                    bodies,
-                    clients=clients,
-                    seconds=2 * seconds,
-                    rate=loads[-1],
-                    steady=pace == "steady",
-                    seed=len(loads),
-                )
-                latencies[pace].append(_percentiles(at_70.ms))
-            bare_load = 0.7 * float(np.median(rates["queue"]))
-            queued = bare.queue(files, bare_load, 2 * seconds, len(loads))
-            latencies["bare"].append(_percentiles(queued))
-        alone = server.load(bodies, clients=1, seconds=seconds)
+        server.load(bodies, clients=arguments.clients, seconds=2.0)  # warms up
+        _measure_rounds(figures, arguments, server, bodies, bare, files)
+        alone = server.load(bodies, clients=1, seconds=arguments.seconds)
+        figures.alone_p50 = float(np.median(alone.ms))
+        _measure_adapting(figures, arguments.repeats, server, bare, files)
+        _measure_memory(figures, arguments.clients, server, bodies, files)
+    return figures
 
-        adapt_ms: list[float] = []
-        bare_ms: list[float] = []
-        for _ in range(arguments.repeats + 1):
-            bare_ms.append(bare.adapt(files))
-            began = time.perf_counter()
-            made_too = server.call("POST", "/adapt", adapt_body)
-            adapt_ms.append(1e3 * (time.perf_counter() - began))
-            server.call("DELETE", f"/classifiers/{made_too['id']}")
 
-        memory = [server.memory()]
-        server.load(bodies, clients=clients, seconds=1e9, requests=arguments.predictions)
-        memory.append(server.memory())
-        for _ in range(arguments.cycles):
-            made_too = server.call("POST", "/adapt", adapt_body)
-            server.call("DELETE", f"/classifiers/{made_too['id']}")
-        memory.append(server.memory())
-    return Figures(
-        server=rates["server"],
-        bare_slices=rates["slices"],
-        bare_batch=rates["batch"],
-        server_cpu_ms=float(np.median(cpu_ms["server"])),
-        bare_cpu_ms=float(np.median(cpu_ms["slices"])),
-        load_at_70=loads,
-        at_random_ms=latencies["random"],
-        at_steady_ms=latencies["steady"],
-        bare_queue=rates["queue"],
-        bare_at_random_ms=latencies["bare"],
-        alone_p50=float(np.median(alone.ms)),
-        adapt_ms=adapt_ms[1:],
-        bare_adapt_ms=bare_ms[1:],
-        memory_start=memory[0],
-        memory_after_predictions=memory[1],
-        memory_after_cycles=memory[2],
-        predictions=arguments.predictions,
-        cycles=arguments.cycles,
-    )
+def _measure_rounds(
+    figures: Figures,
+    arguments: argparse.Namespace,
+    server: Server,
+    bodies: Sequence[bytes],
+    bare: Bare,
+    files: Sequence[bytes],
+) -> None:
+    """Rates, CPU times and latencies of predictions; server and bare loop take turns."""
+    clients, seconds = arguments.clients, arguments.seconds
+    server_cpu_ms: list[float] = []
+    bare_cpu_ms: list[float] = []
+    for number in range(1, arguments.rounds + 1):
+        before = time.process_time()
+        figures.bare_slices.append(bare.rate(bare.slices, files, seconds))
+        done = figures.bare_slices[-1] * seconds
+        bare_cpu_ms.append(1e3 * (time.process_time() - before) / done)
+        figures.bare_batch.append(bare.rate(bare.batch, files, seconds))
+        before = server.cpu_seconds()
+        outcome = server.load(bodies, clients=clients, seconds=seconds)
+        figures.server.append(outcome.answered / outcome.seconds)
+        server_cpu_ms.append(1e3 * (server.cpu_seconds() - before) / outcome.answered)
+        figures.bare_queue.append(bare.queue_rate(files, seconds))
+        load = 0.7 * float(np.median(figures.server))
+        figures.load_at_70.append(load)
+        for latencies, steady in ((figures.at_random_ms, False), (figures.at_steady_ms, True)):
+            at_70 = server.load(bodies, clients=clients, seconds=2 * seconds, rate=load, steady=steady, seed=number)
+            latencies.append(_percentiles(at_70.ms))
+        bare_load = 0.7 * float(np.median(figures.bare_queue))
+        figures.bare_at_random_ms.append(_percentiles(bare.queue(files, bare_load, 2 * seconds, number)))
+    figures.server_cpu_ms = float(np.median(server_cpu_ms))
+    figures.bare_cpu_ms = float(np.median(bare_cpu_ms))
+
+
+def _measure_adapting(figures: Figures, repeats: int, server: Server, bare: Bare, files: Sequence[bytes]) -> None:
+    """Times of adaptations, in turns; the first of each warms up."""
+    body = adapt_form(files)
+    for number in range(repeats + 1):
+        bare_ms = bare.adapt(files)
+        began = time.perf_counter()
+        made = server.call("POST", "/adapt", body)
+        server_ms = 1e3 * (time.perf_counter() - began)
+        server.call("DELETE", f"/classifiers/{made['id']}")
+        if number:
+            figures.bare_adapt_ms.append(bare_ms)
+            figures.adapt_ms.append(server_ms)
+
+
+def _measure_memory(
+    figures: Figures, clients: int, server: Server, bodies: Sequence[bytes], files: Sequence[bytes]
+) -> None:
+    """Memory of the server before and after many predictions, and after many adaptations."""
+    body = adapt_form(files)
+    figures.memory_start = server.memory()
+    server.load(bodies, clients=clients, seconds=1e9, requests=figures.predictions)
+    figures.memory_after_predictions = server.memory()
+    for _ in range(figures.cycles):
+        made = server.call("POST", "/adapt", body)
+        server.call("DELETE", f"/classifiers/{made['id']}")
+    figures.memory_after_cycles = server.memory()
 
 
 def _tail(rounds: list[list[float]]) -> str:

@@ -9,7 +9,6 @@ multiples and fractions differ between episodes; tables then show the median ove
 """
 
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +23,7 @@ from training.evaluation.compare import Measured, difference, measure
 from training.evaluation.euler import descend
 from training.evaluation.evaluate import Classify, adapted, linear
 from training.evaluation.tasks import Task
+from training.evaluation.timing import milliseconds_in_turns
 from training.results.accuracy import Difference
 
 # Episodes on which adaptations are timed; the solvers take turns.
@@ -194,17 +194,14 @@ def _descend(head: Head, steps: Steps, phi: Embeddings, classes: NDArray[np.intp
 
 
 def _milliseconds(head: Head, on: Episodes, task: Task, kinds: Sequence[Steps | None]) -> dict[Steps | None, float]:
-    """Median time of an adaptation with each solver; the solvers take turns on the same episodes."""
+    """Median time of an adaptation with each solver, on the same episodes."""
 
-    times: dict[Steps | None, list[float]] = {kind: [] for kind in kinds}
+    def drawn(number: int) -> tuple[Embeddings, NDArray[np.intp], int]:
+        found = task.draw(on.data, on.seed, number)
+        return on.data.images[found.support], found.support_classes, task.ways
+
+    rounds = (drawn(number) for number in (0, *range(min(TIMED_EPISODES, on.count))))
     with threadpool_limits(1, user_api="blas"):
-        for number in range(-1, min(TIMED_EPISODES, on.count)):
-            drawn = task.draw(on.data, on.seed, max(number, 0))
-            phi, classes = on.data.images[drawn.support], drawn.support_classes
-            for kind in kinds:
-                adapt = head.adapt if kind is None else partial(_descend, head, kind)
-                began = time.perf_counter()
-                adapt(phi, classes, task.ways)
-                if number >= 0:  # the first round warms up
-                    times[kind].append(1e3 * (time.perf_counter() - began))
-    return {kind: statistics.median(values) for kind, values in times.items()}
+        return milliseconds_in_turns(
+            {kind: head.adapt if kind is None else partial(_descend, head, kind) for kind in kinds}, rounds
+        )
