@@ -32,6 +32,39 @@ def weigh_centre(model: ModelProto, config: PoolingConfig, path: Path) -> None:
         BackboneError: the output is not the mean over positions of a float32 feature map; a power of a map with many
             negative numbers; or the graph does not run.
     """
+    graph, builder = model.graph, GraphBuilder(model)
+    node, shape, axes = _mean(model, config, path)
+    height, width = (shape[axis] for axis in axes)
+    weights = centre_weights(height, width, config.sigma) * (height * width)
+    before: list[NodeProto] = []
+    after: list[NodeProto] = []
+
+    def add(nodes: list[NodeProto], op: str, given: str, constant: object) -> str:
+        made = builder.fresh(f"centre_{op.lower()}")
+        number = builder.constant("centre", np.asarray(constant, dtype=np.float32))
+        nodes.append(helper.make_node(op, [given, number], [made], name=made))
+        return made
+
+    x = node.input[0]
+    if config.power != 1.0:
+        x = add(before, "Max", x, 0)
+        x = add(before, "Pow", x, config.power)
+    x = add(before, "Mul", x, weights.reshape([size if axis in axes else 1 for axis, size in enumerate(shape)]))
+    node.input[0] = x
+    if config.power != 1.0:
+        result, node.output[0] = node.output[0], builder.fresh("centre_mean")
+        x = add(after, "Max", node.output[0], LEAST)
+        add(after, "Pow", x, 1 / config.power)
+        after[-1].output[0] = result
+    at = next(i for i, one in enumerate(graph.node) if one.output == node.output)
+    ordered = [*graph.node[:at], *before, node, *after, *graph.node[at + 1 :]]
+    kept = [NodeProto.FromString(one.SerializeToString()) for one in ordered]  # clearing the field empties its nodes
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _mean(model: ModelProto, config: PoolingConfig, path: Path) -> tuple[NodeProto, tuple[int, ...], list[int]]:
+    """The node that takes the mean that is the output, the shape of its feature map, and the two axes of positions."""
     graph = model.graph
     node = behind(makers(graph), graph.output[0].name, PASSING)
     if node is None or node.op_type not in POOLING:
@@ -50,38 +83,7 @@ def weigh_centre(model: ModelProto, config: PoolingConfig, path: Path) -> None:
             f"{path}: backbone.pooling with a power is for feature maps after a ReLU; this one has many negative "
             "numbers, which would count as 0. Give sigma alone"
         )
-    shape = [size if axis in axes else 1 for axis, size in enumerate(maps.shape)]
-    height, width = (maps.shape[axis] for axis in axes)
-    weights = centre_weights(height, width, config.sigma) * (height * width)
-    builder = GraphBuilder(model)
-    before: list[NodeProto] = []
-    after: list[NodeProto] = []
-
-    def add(nodes: list[NodeProto], op: str, given: str, constant: object) -> str:
-        made = builder.fresh(f"centre_{op.lower()}")
-        nodes.append(
-            helper.make_node(
-                op, [given, builder.constant("centre", np.asarray(constant, dtype=np.float32))], [made], name=made
-            )
-        )
-        return made
-
-    x = node.input[0]
-    if config.power != 1.0:
-        x = add(before, "Max", x, 0)
-        x = add(before, "Pow", x, config.power)
-    x = add(before, "Mul", x, weights.reshape(shape))
-    node.input[0] = x
-    if config.power != 1.0:
-        result, node.output[0] = node.output[0], builder.fresh("centre_mean")
-        x = add(after, "Max", node.output[0], LEAST)
-        add(after, "Pow", x, 1 / config.power)
-        after[-1].output[0] = result
-    at = next(i for i, one in enumerate(graph.node) if one.output == node.output)
-    ordered = [*graph.node[:at], *before, node, *after, *graph.node[at + 1 :]]
-    kept = [NodeProto.FromString(one.SerializeToString()) for one in ordered]  # clearing the field empties its nodes
-    del graph.node[:]
-    graph.node.extend(kept)
+    return node, maps.shape, axes
 
 
 def _refused(path: Path, reason: str) -> BackboneError:

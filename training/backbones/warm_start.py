@@ -70,19 +70,7 @@ def _stand_in_for_bias(bias: Tensor, norm: nn.Module, inputs: tuple[Tensor]) -> 
 
 def _convolutions(backbone: Backbone, folder: Path) -> list[tuple[Tensor, Tensor]]:
     """Kernel and bias of the bundle's convolutions, in order."""
-    try:
-        bundle = load_bundle(folder)
-    except BundleError as error:
-        raise BackboneError(f"backbone.warm_start: {error}") from error
-    trained = bundle.manifest.training.config.get("backbone", {})
-    ours = backbone.config.model_dump(mode="json")
-    different = [key for key in _MATCHING if trained.get(key) != ours[key]]
-    if different:
-        raise BackboneError(
-            f"backbone.warm_start: {folder} has another network: "
-            + "; ".join(f"{key} {trained.get(key)!r}, not {ours[key]!r}" for key in different)
-        )
-    graph = onnx.load_from_string(bundle.backbone).graph
+    graph = _graph(backbone, folder)
     tensors = {
         tensor.name: torch.from_numpy(np.array(numpy_helper.to_array(tensor), dtype=np.float32))
         for tensor in graph.initializer
@@ -105,6 +93,23 @@ def _convolutions(backbone: Backbone, folder: Path) -> list[tuple[Tensor, Tensor
                 (parts[0], parts[1]) if norm is None else _fold(parts, attributes_of(norm).get("epsilon", 1e-5))
             )
     return list(found.values())
+
+
+def _graph(backbone: Backbone, folder: Path) -> onnx.GraphProto:
+    """The graph of a bundle of the same network."""
+    try:
+        bundle = load_bundle(folder)
+    except BundleError as error:
+        raise BackboneError(f"backbone.warm_start: {error}") from error
+    trained = bundle.manifest.training.config.get("backbone", {})
+    ours = backbone.config.model_dump(mode="json")
+    different = [key for key in _MATCHING if trained.get(key) != ours[key]]
+    if different:
+        raise BackboneError(
+            f"backbone.warm_start: {folder} has another network: "
+            + "; ".join(f"{key} {trained.get(key)!r}, not {ours[key]!r}" for key in different)
+        )
+    return onnx.load_from_string(bundle.backbone).graph
 
 
 def _fold(parts: list[Tensor], epsilon: float) -> tuple[Tensor, Tensor]:

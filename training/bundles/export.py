@@ -34,11 +34,11 @@ def export_bundle(
     origin = Origin(
         checkpoint.config,
         checkpoint.command,
-        checkpoint.update,
-        checkpoint.seconds,
-        checkpoint.hardware,
-        validation,
-        ("torch", *Origin.libraries),
+        updates=checkpoint.update,
+        seconds=checkpoint.seconds,
+        hardware=checkpoint.hardware,
+        validation=validation,
+        libraries=("torch", *Origin.libraries),
     )
     network = Network(backbone_graph(model), model.backbone.embedding_size, model.embed)
     return write_bundle(network, model.head(), folder, about, origin, half=half)

@@ -42,7 +42,7 @@ def descend(
         T=horizon,
         lam=head.regularisation,
     )
-    solver = Solver("euler", None, None, head.solver.max_steps, step_size)
+    solver = Solver("euler", rtol=None, atol=None, max_steps=head.solver.max_steps, step_size=step_size)
     s = np.zeros_like(problem.L0)
     for chunk in march(problem, solver, _CHUNK):
         s = chunk.end

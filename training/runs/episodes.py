@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from training.config import Config
+from training.config.phases import EpisodeConfig
 from training.data import sample_episode
 from training.data.resident import ResidentImages
 from training.errors import DivergedError
@@ -45,35 +47,43 @@ def draw_batch(config: Config, data: Sequence[ResidentImages], update: int, grou
             The upper end of a range of ways is limited by the classes of the smallest one drawn.
     """
     group = group or Group()
-    settings = config.episodes
+    queries = config.episodes.queries
     rng = np.random.default_rng((config.seed, update))
-    shots = int(rng.integers(settings.shots[0], settings.shots[1] + 1))
-    sources = [data[0]] * settings.tasks
-    if len(data) > 1:
-        sources = [data[number] for number in rng.integers(len(data), size=settings.tasks).tolist()]
-    ways, most = settings.ways
-    if most > ways:
-        most = min(most, *(source.data.n_classes for source in sources))
-        ways = int(rng.integers(ways, most + 1))
-    kept = np.full(ways, shots)
-    if settings.unequal and rng.random() < settings.unequal:
-        kept = rng.integers(settings.shots[0], settings.shots[1] + 1, size=ways)
-    chosen = np.arange(kept.max()) < kept[:, None]  # (N, k)
+    sources, shots = _draw_shape(rng, config.episodes, data)
+    chosen = np.arange(shots.max()) < shots[:, None]  # (N, k)
     tasks = []
     for task, source in enumerate(sources):
-        episode = sample_episode(rng, source.data, ways, int(kept.max()), settings.queries)
+        episode = sample_episode(rng, source.data, len(shots), int(shots.max()), queries)
         if task % group.size != group.rank:
             continue
         noise = np.random.default_rng((config.seed, update, _AUGMENTATION, task))
         seed = int(noise.integers(2**63))
         if not tasks:  # random numbers of the network itself, such as DropBlock's
             torch.manual_seed(seed)
-        support = source.gather_views(np.repeat(episode.classes, kept), episode.support[chosen])
-        queries = source.gather(np.repeat(episode.classes, settings.queries), episode.query.ravel())
-        images = torch.cat([support, queries])
+        support = source.gather_views(np.repeat(episode.classes, shots), episode.support[chosen])
+        query = source.gather(np.repeat(episode.classes, queries), episode.query.ravel())
+        images = torch.cat([support, query])
         how = draw(noise, len(images), config.augmentation)
         tasks.append(augment(images, how, config.augmentation))
-    return MetaBatch(torch.stack(tasks), tuple((kept * sources[0].data.views).tolist()))
+    return MetaBatch(torch.stack(tasks), tuple((shots * sources[0].data.views).tolist()))
+
+
+def _draw_shape(
+    rng: np.random.Generator, settings: EpisodeConfig, data: Sequence[ResidentImages]
+) -> tuple[list[ResidentImages], NDArray[np.intp]]:
+    """The data set of each task, and the shots (N,) of each class, the same in all tasks."""
+    least, most = settings.shots
+    shots = int(rng.integers(least, most + 1))
+    sources = [data[0]] * settings.tasks
+    if len(data) > 1:
+        sources = [data[number] for number in rng.integers(len(data), size=settings.tasks).tolist()]
+    ways, most_ways = settings.ways
+    if most_ways > ways:
+        most_ways = min(most_ways, *(source.data.n_classes for source in sources))
+        ways = int(rng.integers(ways, most_ways + 1))
+    if settings.unequal and rng.random() < settings.unequal:
+        return sources, rng.integers(least, most + 1, size=ways)
+    return sources, np.full(ways, shots)
 
 
 def episode_loss(model: MetaModel, batch: MetaBatch) -> Tensor:
