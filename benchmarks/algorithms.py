@@ -104,14 +104,7 @@ def main() -> None:
     if arguments.table:
         write_page()
         return
-    paths: dict[str, Path] = {}
-    for text in arguments.data:
-        name, separator, path = text.partition("=")
-        if name not in PROBLEMS or not separator:
-            parser.error(f"--data takes NAME=PATH with NAME one of {', '.join(PROBLEMS)}, got {text!r}")
-        paths[name] = Path(path)
-    if not paths:
-        parser.error(f"--data NAME=PATH is needed, with NAME one of {', '.join(PROBLEMS)}")
+    paths = _paths(parser, arguments.data)
     if arguments.budget <= 0 or arguments.seeds < 1 or min(*arguments.shots, *arguments.episodes) < 1:
         parser.error("--budget, --seeds, --shots and --episodes must be positive")
     cells = missing(list(paths), arguments.shots, arguments.seeds, arguments.budget, arguments.algorithm or [*RIVALS])
@@ -127,6 +120,19 @@ def main() -> None:
         print(f"{number} of {len(cells)}: {cell.algorithm}, {cell.data} {cell.ways}x{cell.shots}, seed {cell.seed}")
         run(cell, *loaded[cell.data], *arguments.episodes).save()
         write_page()
+
+
+def _paths(parser: argparse.ArgumentParser, given: Sequence[str]) -> dict[str, Path]:
+    """The paths of `--data` by data set."""
+    paths: dict[str, Path] = {}
+    for text in given:
+        name, separator, path = text.partition("=")
+        if name not in PROBLEMS or not separator:
+            parser.error(f"--data takes NAME=PATH with NAME one of {', '.join(PROBLEMS)}, got {text!r}")
+        paths[name] = Path(path)
+    if not paths:
+        parser.error(f"--data NAME=PATH is needed, with NAME one of {', '.join(PROBLEMS)}")
+    return paths
 
 
 def _images(name: str, paths: dict[str, Path], split: str) -> ResidentImages:

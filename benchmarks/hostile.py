@@ -81,7 +81,16 @@ class Asker:
 
 @dataclass
 class Row:
-    """What one attack did; seconds and MB."""
+    """What one attack did; times in seconds, memory in MB.
+
+    Attributes:
+        answers, live, ready: status and time of each answer to the victim and to the two probes of health.
+        before, grown, allowed: memory before the attack, its growth to the peak, and the growth that is allowed.
+        cores: CPU time of the server over that of the attack.
+        got: what became of the attacker's requests.
+        back: time until the server was as before the attack; None: not within PATIENCE.
+        left: memory then over that before. keys: whether the server asks for API keys.
+    """
 
     attack: str
     answers: list[tuple[str, float]]

@@ -117,7 +117,7 @@ def build_image_set(
 
     images = _fill(prepare, len(flat), preprocessing)
     if refused:
-        raise DataError(f"{where}: {_all_of([refused[i] for i in sorted(refused)])}")
+        raise DataError(f"{where}: {_one_message([refused[i] for i in sorted(refused)])}")
     names = tuple(name for name, _ in classes)
     paths = tuple(file for _, files in classes for file, _ in files)
     return ImageSet(images, tuple(members), names, rotations, paths)
@@ -148,8 +148,8 @@ def _fill(
     return images if views > 1 else images[:, 0]
 
 
-def _all_of(messages: Sequence[str]) -> str:
-    """What is said of files that cannot be used."""
+def _one_message(messages: Sequence[str]) -> str:
+    """The messages of all files that cannot be used as one, with the first of them."""
     if len(messages) == 1:
         return messages[0]
     lines = [f"{len(messages)} files cannot be used; remove or replace them:", *messages[:_MOST_NAMED]]
