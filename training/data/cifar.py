@@ -12,7 +12,7 @@ import numpy as np
 from comln_serve.imaging import Preprocessing
 from training.data.arrays import check_classes, describe, entry, load_data_and_labels, members_and_names, text
 from training.data.class_lists import SPLITS, standard_split
-from training.data.image_folder import find_class_folders, load_class_folders
+from training.data.image_folder import load_listed_classes
 from training.data.images import DataError, ImageSet, fit_pixels
 from training.data.restricted_pickle import load_pickle
 
@@ -48,8 +48,7 @@ def load_cifar(kind: Literal["cifar_fs", "fc100"], root: Path, split: str, prepr
             f"{root}: nothing of the {split} split; expected {pickled.name}, {_PYTHON_VERSION}, or "
             "class folders <class>, data/<class>, <split>/<class> or <superclass>/<class>"
         )
-    folders = find_class_folders(places, split, root)
-    return load_class_folders(folders, preprocessing, f"{root}, split {split}")
+    return load_listed_classes(places, preprocessing, split, root)
 
 
 def cifar_classes(kind: Literal["cifar_fs", "fc100"], split: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from comln_serve.imaging import Preprocessing
 from training.data.class_lists import standard_split
-from training.data.image_folder import find_class_folders, load_class_folders
+from training.data.image_folder import load_listed_classes
 from training.data.images import DataError, ImageSet
 
 
@@ -25,5 +25,4 @@ def load_cub(root: Path, split: str, preprocessing: Preprocessing) -> ImageSet:
             f"CUB_200_2011), <class> or {split}/<class>, such as images/{wanted[0]}"
         )
     places = {name: [base / name for base in bases] for name in wanted}
-    folders = find_class_folders(places, split, root)
-    return load_class_folders(folders, preprocessing, f"{root}, split {split}")
+    return load_listed_classes(places, preprocessing, split, root)

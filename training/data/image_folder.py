@@ -45,8 +45,8 @@ def load_image_folder(
     if split == ALL:
         found = class_folders(root)
     elif lists is not None:
-        names = own_split(lists, root, split)
-        found = find_class_folders({name: [root / name] for name in names}, split, root)
+        places = {name: [root / name] for name in own_split(lists, root, split)}
+        return load_listed_classes(places, preprocessing, split, root)
     elif any((root / name).is_dir() for name in SPLITS):
         found = class_folders(root / split)
     else:
@@ -63,21 +63,24 @@ def load_image_folder(
     return load_class_folders(found, preprocessing, f"{root}, split {split}")
 
 
-def find_class_folders(candidates: Mapping[str, Sequence[Path]], split: str, root: Path) -> dict[str, Path]:
-    """For each class, the first of its candidate folders that exists.
+def load_listed_classes(
+    places: Mapping[str, Sequence[Path]], preprocessing: Preprocessing, split: str, root: Path
+) -> ImageSet:
+    """The images of each listed class, from the first of its places that is a folder.
 
     Raises:
-        DataError: a class without a folder.
+        DataError: a class without a folder, or without images.
     """
-    found = {name: next((path for path in paths if path.is_dir()), None) for name, paths in candidates.items()}
+    found = {name: next(filter(Path.is_dir, paths), None) for name, paths in places.items()}
     missing = [name for name, path in found.items() if path is None]
     if missing:
-        looked = " or ".join(str(path.relative_to(root)) for path in candidates[missing[0]])
+        looked = " or ".join(str(path.relative_to(root)) for path in places[missing[0]])
         raise DataError(
             f"{root}: {len(missing)} of the {len(found)} classes of the {split} split have no "
             f"folder, first {missing[0]!r} (looked for {looked})"
         )
-    return {name: path for name, path in found.items() if path is not None}
+    folders = {name: path for name, path in found.items() if path is not None}
+    return load_class_folders(folders, preprocessing, f"{root}, split {split}")
 
 
 def load_class_folders(folders: Mapping[str, Path], preprocessing: Preprocessing, where: str) -> ImageSet:

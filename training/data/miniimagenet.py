@@ -11,7 +11,7 @@ from comln_serve.imaging import Preprocessing
 from training.data.arrays import check_classes, load_data_and_labels, load_image_cache
 from training.data.class_lists import standard_split
 from training.data.image_csv import load_rows, split_rows
-from training.data.image_folder import find_class_folders, load_class_folders
+from training.data.image_folder import load_listed_classes
 from training.data.images import DataError, ImageSet
 
 _PHASES = {"train": "train_phase_train", "val": "val", "test": "test"}
@@ -46,8 +46,7 @@ def load_miniimagenet(root: Path, split: str, preprocessing: Preprocessing) -> I
             f"{pickled.name}, {split}.csv with images/, or class folders {split}/<wnid> or <wnid>"
         )
     places = {name: [root / split / name, root / name, root / "images" / name] for name in wanted}
-    folders = find_class_folders(places, split, root)
-    return load_class_folders(folders, preprocessing, f"{root}, split {split}")
+    return load_listed_classes(places, preprocessing, split, root)
 
 
 def _check_names(found: Iterable[str], wanted: list[str], path: Path, split: str) -> None:
