@@ -43,6 +43,12 @@ class OnnxFile:
         if config.pooling is not None:
             weigh_centre(self.graph, config.pooling, self.path)
         kind = self.graph.graph.input[0].type.tensor_type.elem_type
+        if any(node.op_type == "DynamicQuantizeLinear" for node in self.graph.graph.node):
+            raise BackboneError(
+                f"{self.path}: the graph is quantised dynamically: its 8-bit numbers have one scale for a whole batch, "
+                "so an image's embedding depends on the other images. Take the model in float32, or quantise it "
+                "statically (onnxruntime.quantization.quantize_static, format QDQ)"
+            )
         self._dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
         self._input = self.graph.graph.input[0].name
         self._session, content = open_graph(self.graph, self.path, "auto")

@@ -28,7 +28,11 @@ _QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
 # The products of linear layers, and what may be between one and its bias. A dynamically quantised layer multiplies
 # integers, and their product by the scales; after a product of floats a Mul is a normalisation's, and no classifier's.
 _PRODUCTS = {"MatMul": _QUANTISING, "MatMulInteger": {"Mul", "Cast"}}
+# Linear layers of 8-bit numbers, in the format QOperator.
+_IN_8_BITS = {"QGemm", "QLinearMatMul"}
 _PROBABILITIES = {"Softmax", "LogSoftmax", "Sigmoid"}
+# What a classifier has behind its last layer.
+_ANSWERING = _PROBABILITIES | {"TopK"}
 POOLING = {"GlobalAveragePool", "ReduceMean", "AveragePool"}
 _EMBEDDING_WORDS = ("embed", "feature", "descriptor")
 # For pixel values in [0, 1] means and standard deviations are below 1.
@@ -164,7 +168,17 @@ def _embedding(path: Path, graph: GraphProto, output: ValueInfoProto) -> Guess[s
         return Guess(name, f"the name of the output {name}")
     made_by = makers(graph)
     constants = constants_of(graph)
-    node = behind(made_by, name, PASSING | _PROBABILITIES | _QUANTISING)
+    node = behind(made_by, name, PASSING | _ANSWERING | _QUANTISING)
+    if node is not None and node.op_type in {"Mul", "Div"}:
+        # The temperature of a classifier: one number for all scores.
+        scored = [one for one in node.input if one not in constants or constants[one].size > 1]
+        node = behind(made_by, scored[0], PASSING | _QUANTISING) if len(scored) == 1 else node
+    if node is not None and node.op_type in _IN_8_BITS:
+        raise BackboneError(
+            f"{path}: the last layer, a {node.op_type}, takes 8-bit numbers, which are no embedding. Wrap the model in "
+            "float32, or quantise it in the format QDQ (onnxruntime.quantization.QuantFormat); or keep the output as "
+            f"the embedding with backbone.output {name}"
+        )
     layer = None if node is None else _linear(made_by, constants, node)
     if layer is None:
         last = behind(made_by, name, PASSING)
@@ -180,7 +194,8 @@ def _embedding(path: Path, graph: GraphProto, output: ValueInfoProto) -> Guess[s
             f"with backbone.output {name}"
         )
     pooled = "global average of the features, " if source.op_type in POOLING else ""
-    return Guess(features, f"{pooled}input of the last layer ({kind} to {classes} classes, output {name})")
+    to = f"{classes} class{'es' * (classes > 1)}"
+    return Guess(features, f"{pooled}input of the last layer ({kind} to {to}, output {name})")
 
 
 def _linear(
@@ -211,7 +226,7 @@ def _linear(
         width = int(weight.shape[0])
     before = made_by.get(node.input[0])
     features = before.input[0] if before is not None and before.op_type == "DynamicQuantizeLinear" else node.input[0]
-    return (features, kind, width) if width >= 2 else None
+    return features, kind, width
 
 
 def _first_computing(graph: GraphProto, image: str) -> NodeProto | None:

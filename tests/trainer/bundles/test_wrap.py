@@ -69,7 +69,29 @@ def with_bias(graph: onnx.GraphProto) -> None:
     graph.node.append(helper.make_node("Add", ["bias", "products"], ["logits"]))
 
 
-@pytest.mark.parametrize("change", [None, with_softmax, with_bias])
+def with_temperature(graph: onnx.GraphProto) -> None:
+    with_bias(graph)
+    graph.node[-1].output[0] = "scores"
+    graph.initializer.append(numpy_helper.from_array(np.float32(2), "temperature"))
+    graph.node.extend([NODE("Div", ["scores", "temperature"], ["scaled"]), NODE("Softmax", ["scaled"], ["logits"])])
+
+
+def with_the_best(graph: onnx.GraphProto) -> None:
+    """The output is the largest two scores, in their order."""
+    graph.initializer.append(numpy_helper.from_array(np.array([2]), "two"))
+    graph.node.append(NODE("TopK", ["logits", "two"], ["best", "classes"]))
+    output_only("best", ["batch", 2])(graph)
+
+
+def of_one_class(graph: onnx.GraphProto) -> None:
+    """Such as a detector of defects: one score for an image, as a probability without an axis of its own."""
+    graph.initializer[1].CopyFrom(numpy_helper.from_array(CLASSIFIER[:, :1].copy(), "classifier"))
+    graph.initializer.append(numpy_helper.from_array(np.array([1]), "one"))
+    graph.node.extend([NODE("Squeeze", ["logits", "one"], ["score"]), NODE("Sigmoid", ["score"], ["probability"])])
+    output_only("probability", ["batch"])(graph)
+
+
+@pytest.mark.parametrize("change", [None, with_softmax, with_bias, with_temperature, with_the_best, of_one_class])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_the_embedding_of_a_classifier_is_the_input_of_its_last_layer(
     tmp_path: Path, layout: str, change: Change | None

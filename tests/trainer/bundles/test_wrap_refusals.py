@@ -53,6 +53,33 @@ def no_signal(graph: onnx.GraphProto) -> None:
     graph.initializer[0].CopyFrom(numpy_helper.from_array(0 * KERNEL, "kernel"))
 
 
+def in_8_bits(graph: onnx.GraphProto) -> None:
+    """The last layer as QLinearMatMul, as quantising in the format QOperator makes it."""
+    weight = helper.make_tensor("weight", TensorProto.UINT8, [6, 4], list(range(24)))
+    zero = helper.make_tensor("zero", TensorProto.UINT8, [], [128])
+    graph.initializer.extend([helper.make_tensor("step", TensorProto.FLOAT, [], [0.1]), weight, zero])
+    del graph.node[-1]
+    number = ["step", "zero"]
+    graph.node.extend(
+        [
+            NODE("QuantizeLinear", ["flat", *number], ["bytes"]),
+            NODE("QLinearMatMul", ["bytes", *number, "weight", *number, *number], ["products"]),
+            NODE("DequantizeLinear", ["products", *number], ["logits"]),
+        ]
+    )
+
+
+def of_scales_of_the_batch(graph: onnx.GraphProto) -> None:
+    """As a dynamically quantised network has them before each layer, here before the features."""
+    graph.node[-2].input[0] = "near"
+    nodes = [
+        NODE("DynamicQuantizeLinear", ["pooled"], ["bytes", "step", "zero"]),
+        NODE("DequantizeLinear", ["bytes", "step", "zero"], ["near"]),
+    ]
+    for place, node in enumerate(nodes, len(graph.node) - 2):
+        graph.node.insert(place, node)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "layout of another type": ({}, ["--layout", "as_is"], "--layout nchw or nhwc"),
     "floats for bytes": ({"dtype": TensorProto.UINT8, "layout": "nhwc"}, ["--layout", "nhwc"], "--layout as_is"),
@@ -78,6 +105,8 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str], str]] = {
     ),
     "no such tensor": ({}, ["--output", "flatt"], "flat"),
     "integers as the embedding": ({"change": no_floats}, [], "--output"),
+    "a last layer of integers": ({"change": in_8_bits}, [], "keep the output as the embedding with --output logits"),
+    "dynamically quantised": ({"change": of_scales_of_the_batch}, [], "quantise it statically"),
     "the same for every image": ({"change": no_signal}, ["--output", "flat"], "--output"),
 }
 
