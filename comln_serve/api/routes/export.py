@@ -26,8 +26,8 @@ from comln_serve.security.keys import Scope
 
 router = APIRouter(tags=["classifiers"])
 
-# Each export holds a few copies of its backbone, or of its embeddings, in memory while its file is made: 290 MB for 5000
-# examples of 4800 numbers.
+# Each export holds a few copies of its backbone, or of its embeddings, in memory while its file is made: of 5000
+# examples of 4800 numbers 290 MB.
 MOST_EXPORTS = 2
 
 _BINARY = {"type": "string", "format": "binary"}
