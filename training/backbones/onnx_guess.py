@@ -31,8 +31,8 @@ _PRODUCTS = {"MatMul": _QUANTISING, "MatMulInteger": {"Mul", "Cast"}}
 # Linear layers of 8-bit numbers, in the format QOperator.
 _IN_8_BITS = {"QGemm", "QLinearMatMul"}
 _PROBABILITIES = {"Softmax", "LogSoftmax", "Sigmoid"}
-# What a classifier has behind its last layer.
-_ANSWERING = _PROBABILITIES | {"TopK"}
+# What a classifier has behind its last layer; in the format QOperator that layer's bias, too.
+_ANSWERING = _PROBABILITIES | {"TopK", "QLinearAdd", "QLinearSoftmax", "QLinearSigmoid"}
 POOLING = {"GlobalAveragePool", "ReduceMean", "AveragePool"}
 _EMBEDDING_WORDS = ("embed", "feature", "descriptor")
 # For pixel values in [0, 1] means and standard deviations are below 1.
@@ -172,7 +172,7 @@ def _embedding(path: Path, graph: GraphProto, output: ValueInfoProto) -> Guess[s
     if node is not None and node.op_type in {"Mul", "Div"}:
         # The temperature of a classifier: one number for all scores.
         scored = [one for one in node.input if one not in constants or constants[one].size > 1]
-        node = behind(made_by, scored[0], PASSING | _QUANTISING) if len(scored) == 1 else node
+        node = behind(made_by, scored[0], PASSING | _ANSWERING | _QUANTISING) if len(scored) == 1 else node
     if node is not None and node.op_type in _IN_8_BITS:
         raise BackboneError(
             f"{path}: the last layer, a {node.op_type}, takes 8-bit numbers, which are no embedding. Wrap the model in "

@@ -69,6 +69,21 @@ def in_8_bits(graph: onnx.GraphProto) -> None:
     )
 
 
+def in_8_bits_with_bias_and_probabilities(graph: onnx.GraphProto) -> None:
+    in_8_bits(graph)
+    graph.node[-2].output[0] = "without_bias"
+    number = ["step", "zero"]
+    graph.initializer.append(helper.make_tensor("bias", TensorProto.UINT8, [4], list(range(4))))
+    last = graph.node.pop()
+    graph.node.extend(
+        [
+            NODE("QLinearAdd", ["without_bias", *number, "bias", *number, *number], ["scores"]),
+            NODE("QLinearSoftmax", ["scores", *number, *number], ["products"]),
+            last,
+        ]
+    )
+
+
 def of_scales_of_the_batch(graph: onnx.GraphProto) -> None:
     """As a dynamically quantised network has them before each layer, here before the features."""
     graph.node[-2].input[0] = "near"
@@ -106,6 +121,11 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "no such tensor": ({}, ["--output", "flatt"], "flat"),
     "integers as the embedding": ({"change": no_floats}, [], "--output"),
     "a last layer of integers": ({"change": in_8_bits}, [], "keep the output as the embedding with --output logits"),
+    "a last layer of integers, with bias and probabilities": (
+        {"change": in_8_bits_with_bias_and_probabilities},
+        [],
+        "keep the output as the embedding with --output logits",
+    ),
     "dynamically quantised": ({"change": of_scales_of_the_batch}, [], "quantise it statically"),
     "the same for every image": ({"change": no_signal}, ["--output", "flat"], "--output"),
 }
