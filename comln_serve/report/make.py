@@ -16,7 +16,7 @@ from comln_serve.report.held_out import HeldOut
 from comln_serve.report.suspects import listed, suspicion
 
 # Suspects in a report. Each carries two labels: with the longest ones, the suspects of 5000 images with random labels
-# would be 10 MB, which to read keeps other requests waiting.
+# would be 10 MB, and other requests wait while such a report is read.
 _MOST_SUSPECTS = 500
 
 
