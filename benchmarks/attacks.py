@@ -46,6 +46,7 @@ MOST = {name: entry.default for name, entry in Settings.model_fields.items()}
 
 _NICENESS = 10
 _PIECE = 2**18  # bytes handed to a connection at once
+_STAYS_S = 0.3  # of a client that does not wait for its answer
 _PAUSE_S = 0.5  # between the bytes of a client that trickles
 
 
@@ -262,6 +263,26 @@ def most_images(target: Target) -> list[Client]:
     return ask(target, 64, target.predict([photo(np.random.default_rng(1), 120, 90)] * MOST["max_images"]))
 
 
+def departing(target: Target) -> list[Client]:
+    """200 connections that send a photo, or 100 small ones, and leave without an answer; half of them send another
+    request behind it, so that the server reads no further and cannot see them leave.
+    """
+    photos = [[photo(np.random.default_rng(1), 500, 375)], [photo(np.random.default_rng(1), 120, 90)] * 100]
+    further = target.request("GET", "/health/live")
+    bodies = [target.predict(files) + more for files in photos for more in (b"", further)]
+
+    def client_of(number: int) -> Client:
+        async def client() -> None:
+            async with target.connected(source=f"127.0.0.{2 + number}") as (_, writer):
+                target.got["connected"] += 1
+                await write(writer, bodies[number % len(bodies)])
+                await asyncio.sleep(_STAYS_S)
+
+        return client
+
+    return [client_of(number) for number in range(200)]
+
+
 def slow_senders(target: Target) -> list[Client]:
     """100 heads, and 100 bodies that arrive but for their end, together of more bytes than the server keeps."""
     head = target.head("POST", "/predict", Content_Type=CONTENT_TYPE, Content_Length=10_000_000)
@@ -315,6 +336,7 @@ ATTACKS = {
     "24 adaptations, 500 classes, longest horizon": Attack(long_adaptations, _SOLVES_MB, without_keys=True),
     "300 connections, a photo each": Attack(single_photos, without_keys=True),
     "64 connections, 512 images each": Attack(most_images, _HELD_MB, without_keys=True),
+    "200 connections that leave before their answers": Attack(departing, _HELD_MB, without_keys=True),
     "200 requests that trickle in": Attack(slow_senders, _HELD_MB, without_keys=True),
     "50 answers read a byte at a time": Attack(slow_readers),
     "connections opened and closed": Attack(flood),

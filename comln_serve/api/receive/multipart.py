@@ -60,11 +60,15 @@ async def read_form(request: Request, settings: Settings) -> Form:
                     elif reading is not None:
                         parts.append(_part(reading, b"".join(pieces), settings))
     except MultipartError as error:
+        # The parser has the error and what caused it, whose tracebacks would keep parser and body.
+        for failure in (error, error.__context__):
+            if failure is not None:
+                failure.__traceback__ = None
         raise ServiceError(
             ErrorCode.INVALID_REQUEST,
             f"The multipart body cannot be read: {error.args[0]}. Let your HTTP client build it "
             "(curl -F, requests files=).",
-        ) from error.with_traceback(None)  # the parser has the error, whose traceback would keep parser and body
+        ) from error
     return parts
 
 
