@@ -13,6 +13,10 @@ from comln_serve.domain.words import listed
 # the patterns it has seen, and one made of 500 labels takes 10 MB.
 _LITERAL = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 
+# Suspects in a report. Each carries two labels: with the longest ones, the suspects of 5000 images with random labels
+# would be 10 MB, and other requests wait while such a report is read.
+MOST_SUSPECTS = 500
+
 # Begins the note, as of reports that are stored already.
 _ALIKE = "Labels that differ only in case"
 
@@ -46,7 +50,7 @@ class HeldOutReport(_Part):
     confusion: list[list[int]] = Field(
         description="Counts by label given (rows) and predicted (columns), in the order of `classes`."
     )
-    suspects: list[Suspect] = Field(description="Images that look mislabelled, worst first, at most 500.")
+    suspects: list[Suspect] = Field(description=f"Images that look mislabelled, worst first, at most {MOST_SUSPECTS}.")
     predicted: list[int | None] | None = Field(
         None,
         description="Class predicted for each support image when it was left out, as a position in `classes`, in "

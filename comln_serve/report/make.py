@@ -8,16 +8,12 @@ from numpy.typing import NDArray
 from comln_serve.bundle import Calibration
 from comln_serve.domain import words
 from comln_serve.domain.classifier import softmax
-from comln_serve.domain.report import HeldOutReport, Report, Suspect, note_of_alike
+from comln_serve.domain.report import MOST_SUSPECTS, HeldOutReport, Report, Suspect, note_of_alike
 from comln_serve.report import unknown
 from comln_serve.report.adapt import Adaptation
 from comln_serve.report.folds import count_distinct
 from comln_serve.report.held_out import HeldOut
 from comln_serve.report.suspects import listed, suspicion
-
-# Suspects in a report. Each carries two labels: with the longest ones, the suspects of 5000 images with random labels
-# would be 10 MB, and other requests wait while such a report is read.
-_MOST_SUSPECTS = 500
 
 
 def make_report(
@@ -73,9 +69,9 @@ def make_report(
     held_out = None
     if found is not None and found.judged.any() and not one_scene:
         held_out, suspected = _held_out(found, classes, labels, numbers, temperature)
-        if suspected > _MOST_SUSPECTS:
+        if suspected > MOST_SUSPECTS:
             notes.append(
-                f"{suspected} images look mislabelled; the {_MOST_SUSPECTS} that look it most are listed. So many mean "
+                f"{suspected} images look mislabelled; the {MOST_SUSPECTS} that look it most are listed. So many mean "
                 "that labels were mixed up, or that the model cannot tell these classes apart."
             )
     return Report(
@@ -159,7 +155,7 @@ def _held_out(
                 likelier=labels[int(likelier[i])],
                 score=float(scores[i]),
             )
-            for i in worst[:_MOST_SUSPECTS]
+            for i in worst[:MOST_SUSPECTS]
         ],
         predicted=classified,
     )

@@ -13,7 +13,8 @@ from psycopg.pq import TransactionStatus
 
 # Longer than the wait for a lock, except that of a migration.
 ANSWER_SECONDS = 10.0
-# So long nobody tries again to connect to a server that did not answer: each who waits for his turn would wait anew.
+# For so long no request tries again to connect to a server that did not answer: those that wait for their turn would
+# each wait anew.
 _PAUSE_SECONDS = 1.0
 
 
