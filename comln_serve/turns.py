@@ -19,6 +19,10 @@ class Turns(Generic[_Member]):
     def __bool__(self) -> bool:
         return bool(self._groups)
 
+    def count(self, group: Hashable) -> int:
+        """How many members of a group wait."""
+        return len(self._groups.get(group, ()))
+
     def add(self, group: Hashable, member: _Member) -> None:
         """Let a member wait, behind the others of its group; the group behind the other groups, if it is new."""
         self._groups.setdefault(group, deque()).append(member)

@@ -23,6 +23,7 @@ from comln_serve.api.open_inference.routes import router as open_inference
 from comln_serve.api.page import install_page
 from comln_serve.api.receive.head import HeadAsGet
 from comln_serve.api.receive.intake import Intake
+from comln_serve.api.receive.pace import Pace
 from comln_serve.api.receive.parameters import check_parameters
 from comln_serve.api.routes import ROUTERS
 from comln_serve.api.routes.export import MOST_EXPORTS
@@ -109,6 +110,7 @@ def create_app(
     app.state.held = held = Admission(
         settings.max_pending_bytes, Count.BYTES, shared, largest=settings.max_body_bytes, by_tenant=by_tenant
     )
+    app.state.pace = pace = Pace()
     app.state.exports = Admission(MOST_EXPORTS, Count.EXPORTS, shared, by_tenant=by_tenant)
     app.state.metrics = Metrics(engine)
     for router in (*ROUTERS, open_inference):
@@ -119,7 +121,7 @@ def create_app(
     install_page(app)
     # The middleware added last is outermost.
     app.add_middleware(HeadAsGet)
-    app.add_middleware(Intake, held=held, max_seconds=settings.max_receive_seconds)
+    app.add_middleware(Intake, held=held, pace=pace, max_seconds=settings.max_receive_seconds)
     app.add_middleware(Rescue)
     origins = list(filter(None, settings.cors_origins.split(",")))
     if origins:

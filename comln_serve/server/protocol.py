@@ -4,6 +4,8 @@ on the time to send a head and to read an answer. Refusals have the project's er
 
 import asyncio
 import socket
+import sys
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from starlette.datastructures import State
@@ -22,6 +24,8 @@ MOST_FIELDS = 100
 _SLICE = 4096
 # Pieces of a body after which other connections get their turn: a slice may hold hundreds, of one byte each.
 _MOST_PIECES = 100
+
+_ESTABLISHED = 1  # a state of a TCP connection; its client has not closed it
 
 _NO_BODY = (b"content-length", b"0")
 _OF_BODY = {b"content-length", b"transfer-encoding"}
@@ -85,6 +89,7 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = self._reading = _HeldReading(transport)
+        self._state.pace.connected()
         limit_unread(transport, self._state.engine.settings.max_send_seconds)
         self._wait_for_head()
 
@@ -173,8 +178,7 @@ class Protocol(HttpToolsProtocol):
                     "The request has several header fields Host, so it is not known for which server it is. Send one.",
                 )
             )
-        has_body = any(field[0] in _OF_BODY and field != _NO_BODY for field in self.headers)
-        if has_body and self.parser is not None and self.parser.should_upgrade():
+        if _has_body(self.headers) and self.parser is not None and self.parser.should_upgrade():
             # The parser would take the request to end here, and lose its body.
             self._stop_parser(
                 ServiceError(
@@ -198,6 +202,8 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._bytes_beside_body = 0
+        if _has_body(self.headers):
+            self._drop_if_left()
         super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -245,10 +251,29 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if _has_body(cycle.scope["headers"]) and self._drop_if_left():
+            answer_early(self._state.metrics, _client_gone())  # counts it
+            return
         self._answering = cycle
         if cycle.scope["method"] != "HEAD":  # to which nothing is written after the head
             cycle.transport = _Answer(self.transport)  # type: ignore[assignment]
         super()._start_asgi_task(cycle, app)
+
+    def _drop_if_left(self) -> bool:
+        """Drop the connection, with all that is under way for it, if its client has closed it. Returns whether it has.
+
+        asyncio notices only once it has read everything, and it does not read on while another request waits behind
+        the one in work. Linux only.
+        """
+        connection: socket.socket | None = self.transport.get_extra_info("socket")
+        if sys.platform != "linux" or connection is None or self.transport.is_closing():
+            return False
+        # The first byte of the struct. Asked so and not by `poll`, which lets go of the GIL.
+        state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        if state == _ESTABLISHED:
+            return False
+        self.transport.abort()
+        return True
 
     def _stop_answering(self) -> None:
         """Tell the running request that its client is gone; uvicorn tells only the newest one."""
@@ -270,6 +295,10 @@ class Protocol(HttpToolsProtocol):
         self.transport.close()
 
 
+def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    return any(field[0] in _OF_BODY and field != _NO_BODY for field in headers)
+
+
 def limit_unread(transport: asyncio.BaseTransport, seconds: float) -> None:
     """Make the system drop a connection whose client acknowledges no sent byte for `seconds`.
 
@@ -281,6 +310,10 @@ def limit_unread(transport: asyncio.BaseTransport, seconds: float) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
         # Else the system buffers megabytes, and takes more only once a third of them are sent.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 2**17)
+
+
+def _client_gone() -> ServiceError:
+    return ServiceError(ErrorCode.CLIENT_GONE, "The client closed the connection before its request was taken up.")
 
 
 def _head_too_large() -> ServiceError:

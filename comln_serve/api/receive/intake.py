@@ -1,4 +1,4 @@
-"""Limits the memory of all request bodies and unsent answers, and the time to receive a body.
+"""Limits the memory of all request bodies and unsent answers, and the time to receive a body; has tenants take turns.
 
 `comln_serve.api.receive.limits` limits the size of one body.
 """
@@ -8,6 +8,7 @@ import asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from comln_serve.api.authentication import held_by
+from comln_serve.api.receive.pace import Pace
 from comln_serve.engine.admission import Admission
 from comln_serve.errors import ErrorCode, ServiceError
 
@@ -25,11 +26,15 @@ class Intake:
     allowed, the server receives no more bodies.
     """
 
-    def __init__(self, app: ASGIApp, held: Admission, max_seconds: float) -> None:
-        """`held` counts bytes of bodies and unsent answers in memory, over all requests; `max_seconds` is the time from
-        the head of a request to the end of its body.
+    def __init__(self, app: ASGIApp, held: Admission, pace: Pace, max_seconds: float) -> None:
+        """An intake of which nothing is held.
+
+        Args:
+            held: counts bytes of bodies and unsent answers in memory, over all requests.
+            pace: lets requests receive their bodies.
+            max_seconds: from the head of a request to the end of its body.
         """
-        self._app, self._held, self._max_seconds = app, held, max_seconds
+        self._app, self._held, self._pace, self._max_seconds = app, held, pace, max_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -44,6 +49,7 @@ class Intake:
                 return await receive()
             try:
                 async with asyncio.timeout_at(deadline):
+                    await self._pace.turn(held_by(scope))
                     message = await receive()
             except TimeoutError as error:
                 raise receive_timeout(self._max_seconds) from error
