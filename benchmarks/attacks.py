@@ -259,6 +259,14 @@ def single_photos(target: Target) -> list[Client]:
     return ask(target, 300, target.predict([photo(np.random.default_rng(1), 500, 375)]))
 
 
+def many_photos(target: Target) -> list[Client]:
+    return ask(target, 2000, target.predict([photo(np.random.default_rng(1), 500, 375)]))
+
+
+def many_probes(target: Target) -> list[Client]:
+    return ask(target, 2000, target.request("GET", "/health/live"))
+
+
 def most_images(target: Target) -> list[Client]:
     return ask(target, 64, target.predict([photo(np.random.default_rng(1), 120, 90)] * MOST["max_images"]))
 
@@ -335,6 +343,8 @@ ATTACKS = {
     "24 removals from 3000 examples": Attack(removals, _SOLVES_MB),
     "24 adaptations, 500 classes, longest horizon": Attack(long_adaptations, _SOLVES_MB, without_keys=True),
     "300 connections, a photo each": Attack(single_photos, without_keys=True),
+    "2000 connections, a photo each": Attack(many_photos, _HELD_MB, without_keys=True),
+    "2000 connections, a probe of health each": Attack(many_probes),
     "64 connections, 512 images each": Attack(most_images, _HELD_MB, without_keys=True),
     "200 connections that leave before their answers": Attack(departing, _HELD_MB, without_keys=True),
     "200 requests that trickle in": Attack(slow_senders, _HELD_MB, without_keys=True),

@@ -25,6 +25,7 @@ from comln_serve.api.receive.head import HeadAsGet
 from comln_serve.api.receive.intake import Intake
 from comln_serve.api.receive.pace import Pace
 from comln_serve.api.receive.parameters import check_parameters
+from comln_serve.api.refusals import Refusals
 from comln_serve.api.routes import ROUTERS
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.configuration.settings import Settings
@@ -111,6 +112,7 @@ def create_app(
         settings.max_pending_bytes, Count.BYTES, shared, largest=settings.max_body_bytes, by_tenant=by_tenant
     )
     app.state.pace = pace = Pace()
+    app.state.refusals = Refusals()
     app.state.exports = Admission(MOST_EXPORTS, Count.EXPORTS, shared, by_tenant=by_tenant)
     app.state.metrics = Metrics(engine)
     for router in (*ROUTERS, open_inference):

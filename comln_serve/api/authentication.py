@@ -15,6 +15,7 @@ from starlette.types import Scope as HttpScope
 
 from comln_serve.api.context import current_record
 from comln_serve.configuration.settings import Settings
+from comln_serve.engine.line import Line
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.security.keys import ApiKey, KeyRing, Scope, is_right, parse_key
 from comln_serve.security.rate_limit import RateLimiter
@@ -74,7 +75,7 @@ class Authentication:
         self._limiter = None
         if self._required:
             self._limiter = RateLimiter(None if folder is None else folder / "rate_limits.sqlite")
-        self._threads = CapacityLimiter(_THREADS)
+        self._threads, self._reading = CapacityLimiter(_THREADS), Line(_THREADS)
 
     async def __call__(self, request: Request) -> None:
         """Check the key and store its `tenant` and `requests_per_minute`, None for any number, in the request's state.
@@ -114,9 +115,13 @@ class Authentication:
         presented = parse_key(text.strip(" "))
         if len(given) > 1 or scheme.lower() != "bearer" or presented is None:
             raise _unauthorized()
-        key = self._ring.remembered(presented.id) or await to_thread.run_sync(
-            self._ring.read, presented.id, limiter=self._threads
-        )
+        key = self._ring.remembered(presented.id)
+        if key is None:
+            # Of many requests with one key the first read it, and the others find it in memory. Keys take turns.
+            async with self._reading.turn(presented.id):
+                key = self._ring.remembered(presented.id) or await to_thread.run_sync(
+                    self._ring.read, presented.id, limiter=self._threads
+                )
         right = is_right(presented.secret, None if key is None else key.secret_sha256)
         if key is None or not right or not key.is_valid(utc_now()):
             raise _unauthorized()

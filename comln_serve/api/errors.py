@@ -4,7 +4,6 @@ Only the Open Inference Protocol has its own body shape: `{"error": message}`.
 """
 
 import json
-from asyncio import sleep
 from collections.abc import Mapping
 from reprlib import Repr
 from typing import Any
@@ -62,9 +61,6 @@ STATUS: Mapping[ErrorCode, int] = {
 # 408 closes the connection, as the rest of the body is never read.
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}}
 _MAX_SHOWN, _MAX_NAME = 200, 100
-# A refusal waits so long. Clients that ask again at once, whatever Retry-After says, would take the event loop's time
-# from others.
-_REFUSAL_S = 0.5
 # `repr` would copy a string of 16 MB before it is cut to 200 characters.
 _SHOWN = Repr()
 _SHOWN.maxstring = _SHOWN.maxother = _MAX_SHOWN
@@ -154,9 +150,9 @@ def _printable(value: Any) -> Any:
     return value
 
 
-async def _on_service_error(_request: Request, error: ServiceError) -> JSONResponse:
+async def _on_service_error(request: Request, error: ServiceError) -> JSONResponse:
     if STATUS[error.code] == 429:
-        await sleep(_REFUSAL_S)
+        await request.app.state.refusals.wait()
     return to_response(error)
 
 

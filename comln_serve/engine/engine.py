@@ -374,7 +374,10 @@ class Engine:
         found = self.classifiers.remembered(reference, caller.tenant)
         if found is None:
             async with self._finding.turn(caller.tenant, self.settings.max_queue_seconds):
-                found = await self._on_thread(self.classifiers.find, reference, caller.tenant)
+                # Another request may have read it while this one waited.
+                found = self.classifiers.remembered(reference, caller.tenant) or await self._on_thread(
+                    self.classifiers.find, reference, caller.tenant
+                )
         with self._served.using() as models:
             model = models.of(found)
             with self._embedding(images, model, clock, caller, partial=partial) as upload:

@@ -29,7 +29,9 @@ logger = logging.getLogger(__name__)
 # Time after draining to close the store and end the threads.
 _CLOSE_SECONDS = 5.0
 
-_ACCEPTED_AT_ONCE = 4
+# Connections that asyncio accepts at once. Of processes that share the socket each accepts few, so that they share the
+# connections, too.
+_ACCEPTED_AT_ONCE, _ACCEPTED_OF_SHARED = 64, 4
 _TICKS_BETWEEN_REFRESHES = 5  # of metrics; half a second
 _TICKS_BETWEEN_LOOKS = 50  # at the certificate's files; five seconds
 
@@ -73,12 +75,11 @@ def serve(app: FastAPI, settings: Settings, sockets: list[socket.socket]) -> Non
     """
     config = uvicorn.Config(
         app,
-        # Connections that asyncio accepts at once: few, so that processes that share the socket share them, too.
-        backlog=_ACCEPTED_AT_ONCE,
+        backlog=_ACCEPTED_AT_ONCE if app.state.engine.shared.processes == 1 else _ACCEPTED_OF_SHARED,
         http=Protocol,
         ws="none",  # no route speaks WebSocket
         # Beside computing threads, uvloop answers 2 % fewer predictions a second.
-        loop="asyncio",
+        loop="comln_serve.server.event_loop:new_event_loop",
         log_config=None,  # `configure_logs` has set up logging
         access_log=False,  # `Observation` logs requests
         timeout_graceful_shutdown=settings.drain_seconds,

@@ -1,5 +1,6 @@
 """API keys: what the store keeps of them, and which routes they open."""
 
+import asyncio
 import hmac
 import re
 import time
@@ -7,6 +8,7 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
+import httpx2
 import pytest
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
@@ -430,3 +432,30 @@ def test_without_keys_the_header_is_not_looked_at(client: TestClient) -> None:
     for header in ("Basic dXNlcjpwYXNz", bearer(UNKNOWN)["Authorization"]):
         answer = client.get("/metrics", headers={"Authorization": header})
         assert answer.status_code == 200
+
+
+def test_of_requests_at_once_with_one_key_few_read_it(
+    keyed_settings: Settings, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait for these on the event loop, not in the line for the threads, which other keys need, too."""
+    reading, read = list[str](), KeyRing.read
+
+    def slow(self: KeyRing, key_id: str) -> ApiKey | None:
+        reading.append(key_id)
+        time.sleep(0.05)  # in which the others come
+        return read(self, key_id)
+
+    monkeypatch.setattr(KeyRing, "read", slow)
+    client = serve(keyed_settings)
+    keys = [new_key(store_of(client)) for _ in range(3)]
+
+    async def run() -> None:
+        transport = httpx2.ASGITransport(client.app)  # type: ignore[arg-type]
+        async with httpx2.AsyncClient(base_url="http://testserver", transport=transport) as http:
+            sent = (http.get("/classifiers", headers=bearer(key)) for key in [keys[0]] * 50 + keys[1:])
+            assert {answer.status_code for answer in await asyncio.gather(*sent)} == {200}
+
+    asyncio.run(run())
+    first, *others = (reading.count(key.split("_")[1]) for key in keys)
+    assert others == [1, 1]
+    assert first < 10
