@@ -1,6 +1,7 @@
 """Checks of arguments that would otherwise fail inside the client, or mean something else on the server."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from numbers import Integral, Real
 from typing import TypeVar, cast
 
@@ -54,6 +55,10 @@ def checked_lifetime(given: float | None) -> int | None:
     """Check the argument `expires_in_seconds`. Raises InputError if it is neither whole seconds nor None."""
     if given is None:
         return None
-    if not isinstance(cast("object", given), Real) or isinstance(given, bool) or not float(given).is_integer():
+    whole = None
+    if isinstance(cast("object", given), Real) and not isinstance(given, bool):
+        with suppress(OverflowError, ValueError):  # infinity, NaN
+            whole = int(given)
+    if whole is None or whole != given:
         raise InputError(f"expires_in_seconds is {given!r}; give whole seconds, from 1 on, or None")
-    return int(given)
+    return whole

@@ -14,7 +14,15 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from comln_serve.client import BadImageError, Client, IncompleteError, InputError, InterruptedPredicting, NoAnswerError
+from comln_serve.client import (
+    BadImageError,
+    Client,
+    ComlnError,
+    IncompleteError,
+    InputError,
+    InterruptedPredicting,
+    NoAnswerError,
+)
 from tests.client.wires import PAIR, Wire, client_on, wire_to
 from tests.support.image_files import image_bytes
 from tests.support.messages import GREEN, RED
@@ -40,7 +48,7 @@ def test_what_is_no_horizon(refusing: tuple[Client, Wire], horizon: Any) -> None
     assert line.requests == []
 
 
-@pytest.mark.parametrize("lifetime", [0.5, float("nan"), "60", True, np.ones(2)])
+@pytest.mark.parametrize("lifetime", [0.5, float("nan"), float("inf"), "60", True, np.ones(2)])
 def test_what_is_no_lifetime(refusing: tuple[Client, Wire], lifetime: Any) -> None:
     comln, line = refusing
     line.requests.clear()
@@ -51,6 +59,13 @@ def test_what_is_no_lifetime(refusing: tuple[Client, Wire], lifetime: Any) -> No
         with pytest.raises(InputError, match=r"expires_in_seconds is .*; give whole seconds"):
             call()
     assert line.requests == []
+
+
+def test_a_lifetime_beyond_all_floats_is_refused_by_the_server(comln: Client) -> None:
+    pair = comln.adapt(*PAIR)
+    with pytest.raises(ComlnError, match="expires_in_seconds") as refused:
+        comln.edit(pair, expires_in_seconds=10**400)
+    assert refused.value.code == "invalid_request"
 
 
 def test_a_name_too_long_for_an_address(refusing: tuple[Client, Wire]) -> None:
