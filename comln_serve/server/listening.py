@@ -4,11 +4,36 @@ import errno
 import os
 import socket
 from ipaddress import ip_address
+from typing import Any
 
 from comln_serve.errors import StartupError
 
 # Connections that wait to be accepted.
 BACKLOG = 2048
+
+# Reasons for which asyncio stops to accept for a second.
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class _Listening(socket.socket):
+    """A listening socket that fails once, not again and again, while no file descriptor is free.
+
+    asyncio accepts several connections at a time. For each that fails so it logs the error and tries again a second
+    later, where again several fail: without this class there would be more of them every second.
+    """
+
+    _has_failed = False
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """As of any socket, but a call after a failure finds no connection; asyncio accepts no more at that time."""
+        if self._has_failed:
+            self._has_failed = False
+            raise BlockingIOError
+        try:
+            return super().accept()
+        except OSError as error:
+            self._has_failed = error.errno in _OUT_OF_RESOURCES
+            raise
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -64,7 +89,7 @@ def network_address(family: int) -> str | None:
 
 def _listen(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
     # Not `socket.create_server`: its sockets name no protocol, and asyncio would leave Nagle's algorithm on for them.
-    opened = socket.socket(family, kind, protocol)
+    opened = _Listening(family, kind, protocol)
     try:
         if os.name == "posix":  # Windows would let another process listen on the same port
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -3,11 +3,14 @@ without end. The server's memory stays bounded, and it answers other clients mea
 """
 
 import re
+import resource
 import socket
 import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ from tests.support import http
 from tests.support.image_files import image_bytes
 from tests.support.live import LiveServer, live_server
 from tests.support.messages import adapt_form, predict_form
-from tests.support.processes import memory
+from tests.support.processes import memory, needs_proc
 from tests.support.sockets import connect, error_of, pending, predicts, read_all
 from tests.support.tiny import tiny_config, write_bundle
 from tests.support.waiting import wait_until
@@ -174,6 +177,25 @@ def test_a_connection_is_kept_between_requests(server: LiveServer) -> None:
             while not answer.endswith(b"}"):
                 answer += connection.recv(65536)
             assert statuses_of(answer) == [200]
+
+
+@needs_proc
+def test_connections_for_which_no_descriptor_is_free_wait_and_hardly_fill_the_log(server: LiveServer) -> None:
+    process = server.process.pid
+    limits = resource.prlimit(process, resource.RLIMIT_NOFILE)
+    opened = max(int(file.name) for file in Path(f"/proc/{process}/fd").iterdir())
+    with ExitStack() as stack:
+        resource.prlimit(process, resource.RLIMIT_NOFILE, (opened + 5, limits[1]))
+        try:
+            connections = [stack.enter_context(connect(server)) for _ in range(100)]
+            wait_until(lambda: len(server.lines("asyncio")) >= 2)
+        finally:
+            resource.prlimit(process, resource.RLIMIT_NOFILE, limits)
+        for connection in connections:
+            connection.sendall(LAST)
+        assert {read_all(connection).split(b"\r\n")[0] for connection in connections} == {b"HTTP/1.1 200 OK"}
+    times = [datetime.fromisoformat(line["time"]) for line in server.lines("asyncio")]
+    assert all(later - earlier > timedelta(seconds=0.9) for earlier, later in pairwise(times))  # asyncio's pause
 
 
 def head(field: bytes, size: int) -> bytes:
