@@ -5,7 +5,6 @@ on the time to send a head and to read an answer. Refusals have the project's er
 import asyncio
 import socket
 import sys
-from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from starlette.datastructures import State
@@ -13,7 +12,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from comln_serve.api.observe.observation import answer_early
-from comln_serve.api.receive.intake import receive_timeout
+from comln_serve.api.receive.intake import announces_body, receive_timeout
 from comln_serve.errors import ErrorCode, ServiceError
 
 MOST_HEAD_BYTES = 64 * 2**10
@@ -27,8 +26,6 @@ _MOST_PIECES = 100
 
 _ESTABLISHED = 1  # a state of a TCP connection; its client has not closed it
 
-_NO_BODY = (b"content-length", b"0")
-_OF_BODY = {b"content-length", b"transfer-encoding"}
 _CONTINUE = b"HTTP/1.1 100 "  # asks for the body; the head of the answer comes later
 
 
@@ -178,7 +175,7 @@ class Protocol(HttpToolsProtocol):
                     "The request has several header fields Host, so it is not known for which server it is. Send one.",
                 )
             )
-        if _has_body(self.headers) and self.parser is not None and self.parser.should_upgrade():
+        if announces_body(self.headers) and self.parser is not None and self.parser.should_upgrade():
             # The parser would take the request to end here, and lose its body.
             self._stop_parser(
                 ServiceError(
@@ -202,7 +199,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._bytes_beside_body = 0
-        if _has_body(self.headers):
+        if announces_body(self.headers):
             self._drop_if_left()
         super().on_message_complete()
 
@@ -251,7 +248,7 @@ class Protocol(HttpToolsProtocol):
             self.transport.close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        if _has_body(cycle.scope["headers"]) and self._drop_if_left():
+        if announces_body(cycle.scope["headers"]) and self._drop_if_left():
             answer_early(self._state.metrics, _client_gone())  # counts it
             return
         self._answering = cycle
@@ -293,10 +290,6 @@ class Protocol(HttpToolsProtocol):
             head = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
             self.transport.write(STATUS_LINE[answer.status_code] + head + b"\r\n" + bytes(answer.body))
         self.transport.close()
-
-
-def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    return any(field[0] in _OF_BODY and field != _NO_BODY for field in headers)
 
 
 def limit_unread(transport: asyncio.BaseTransport, seconds: float) -> None:

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -14,6 +15,9 @@ from comln_serve.errors import ErrorCode, ServiceError
 
 # Bytes of an answer handed to the connection at once; the next piece waits until they are sent.
 _PIECE = 2**18
+
+_NO_BODY = (b"content-length", b"0")
+_OF_BODY = {b"content-length", b"transfer-encoding"}
 
 
 class Intake:
@@ -31,7 +35,7 @@ class Intake:
 
         Args:
             held: counts bytes of bodies and unsent answers in memory, over all requests.
-            pace: lets requests receive their bodies.
+            pace: lets requests that have bodies receive them.
             max_seconds: from the head of a request to the end of its body.
         """
         self._app, self._held, self._pace, self._max_seconds = app, held, pace, max_seconds
@@ -40,6 +44,7 @@ class Intake:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        paced = announces_body(scope["headers"])
         deadline = asyncio.get_running_loop().time() + self._max_seconds
         taken, complete, holder = 0, False, ""
 
@@ -49,7 +54,8 @@ class Intake:
                 return await receive()
             try:
                 async with asyncio.timeout_at(deadline):
-                    await self._pace.turn(held_by(scope))
+                    if paced:
+                        await self._pace.turn(held_by(scope))
                     message = await receive()
             except TimeoutError as error:
                 raise receive_timeout(self._max_seconds) from error
@@ -80,6 +86,11 @@ class Intake:
             await self._app(scope, bounded_receive, counted_send)
         finally:
             self._held.give_back(taken, tenant=holder)
+
+
+def announces_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a request with this head has a body."""
+    return any(field[0] in _OF_BODY and field != _NO_BODY for field in headers)
 
 
 def receive_timeout(allowed: float) -> ServiceError:
