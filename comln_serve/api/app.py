@@ -23,7 +23,7 @@ from comln_serve.api.open_inference.routes import router as open_inference
 from comln_serve.api.page import install_page
 from comln_serve.api.receive.head import HeadAsGet
 from comln_serve.api.receive.intake import Intake
-from comln_serve.api.receive.pace import Pace
+from comln_serve.api.receive.pace import MOST_WAITING, Pace
 from comln_serve.api.receive.parameters import check_parameters
 from comln_serve.api.refusals import Refusals
 from comln_serve.api.routes import ROUTERS
@@ -111,7 +111,7 @@ def create_app(
     app.state.held = held = Admission(
         settings.max_pending_bytes, Count.BYTES, shared, largest=settings.max_body_bytes, by_tenant=by_tenant
     )
-    app.state.pace = pace = Pace()
+    app.state.pace = pace = Pace(max(MOST_WAITING, settings.max_pending_requests))
     app.state.refusals = Refusals()
     app.state.exports = Admission(MOST_EXPORTS, Count.EXPORTS, shared, by_tenant=by_tenant)
     app.state.metrics = Metrics(engine)

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from comln_serve.api.receive.pace import Pace
+from comln_serve.api.receive.pace import MOST_WAITING, Pace
 from comln_serve.errors import ErrorCode, ServiceError
+from tests.support.engines import Serve
 
 
 def passes_of(
@@ -92,3 +93,19 @@ def test_requests_one_after_another_do_not_wait() -> None:
             await asyncio.sleep(0)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("pending", [MOST_WAITING // 2, 3 * MOST_WAITING])
+def test_as_many_wait_as_may_be_pending_where_that_is_more(serve: Serve, pending: int) -> None:
+    pace: Pace = serve(max_pending_requests=pending).app.state.pace  # type: ignore[attr-defined]
+
+    async def first() -> None:
+        pace.connected()
+        await pace.turn("a")  # at once
+
+    async def run() -> int:
+        others = (pace.turn("a") for _ in range(4 * MOST_WAITING))
+        ended = await asyncio.gather(first(), *others, return_exceptions=True)
+        return ended.count(None)
+
+    assert asyncio.run(run()) == 1 + max(pending, MOST_WAITING)

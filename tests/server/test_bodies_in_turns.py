@@ -97,7 +97,7 @@ def test_a_tenant_does_not_wait_behind_the_bodies_of_another(
     counts = [done.count(("many", 422)), done.count(("many", 429))]
     assert sum(counts) == requests
     assert (counts[1] > 0) == (requests > MOST_WAITING)
-    # Four connections are accepted for each body that is received.
+    # At each pass of the loop up to 64 connections are accepted, and one body is received.
     assert [tenant for tenant, status in done if status == 422].index("one") < counts[0] // 2 + 5
 
 

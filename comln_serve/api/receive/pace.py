@@ -5,7 +5,8 @@ import asyncio
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.turns import Turns
 
-# Requests of one tenant. Each holds a connection and what has arrived of its body, up to 320 KiB.
+# Requests of one tenant, unless more may be pending. Each holds a connection and what has arrived of its body, up to
+# 320 KiB.
 MOST_WAITING = 256
 # After a connection, more are expected to come for so long.
 _CONNECTING_S = 0.05
