@@ -3,6 +3,7 @@ server that is stopped while they send.
 """
 
 import signal
+import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -101,6 +102,7 @@ def test_a_tenant_does_not_wait_behind_the_bodies_of_another(
     assert [tenant for tenant, status in done if status == 422].index("one") < counts[0] // 2 + 5
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the server learns it only once it reads on")
 @pytest.mark.parametrize("behind", [b"", LIVE], ids=["alone", "with another request behind"])
 def test_nothing_is_done_for_clients_that_have_left(server: LiveServer, keys: dict[str, str], behind: bytes) -> None:
     before, gone = len(statuses(server, keys)), server.log.read_text().count('"client_gone"')

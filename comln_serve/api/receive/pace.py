@@ -16,9 +16,9 @@ class Pace:
     """Lets one request at each pass of the event loop receive a piece of its body, while clients connect. Tenants take
     turns.
 
-    At each pass the loop also accepts a few connections. If every body were received at once, clients that connect
-    faster than their bodies are read and parsed would fill the system's queue of connections, where all others wait,
-    too. With this pace their requests wait in the server, which knows their tenant by then.
+    At a pass the loop also accepts a limited number of connections. If every body were received at once, clients that
+    connect faster than their bodies are read and parsed would fill the system's queue of connections, where all others
+    wait, too. With this pace their requests wait in the server, which knows their tenant by then.
     """
 
     def __init__(self, most_waiting: int = MOST_WAITING) -> None:
