@@ -10,14 +10,19 @@ from tests.support.engines import Serve
 
 
 def passes_of(
-    *names: str, leaving: tuple[str, ...] = (), most_waiting: int = 9, connected: bool = True
+    *names: str,
+    leaving: tuple[str, ...] = (),
+    begun: tuple[str, ...] = (),
+    most_waiting: int = 9,
+    connected: bool = True,
 ) -> dict[str, int]:
     """The passes of the event loop in which requests such as `a1`, of tenant `a`, receive a piece each, from 0 on; they
     ask for it in one pass, in that order.
 
     Args:
         leaving: requests that are given up while they wait.
-        connected: whether a client has just connected.
+        begun: requests that have received a piece before.
+        connected: whether clients have just connected.
     """
 
     async def run() -> dict[str, int]:
@@ -32,12 +37,12 @@ def passes_of(
                 loop.call_soon(count)
 
         async def request(name: str) -> None:
-            await pace.turn(name[0])
+            if connected:
+                pace.connected()
+            await pace.turn(name[0], begun=name in begun)
             found[name] = current
 
         loop.call_soon(count)
-        if connected:
-            pace.connected()
         tasks = {name: asyncio.create_task(request(name)) for name in names}
         await asyncio.sleep(0)
         for name in leaving:
@@ -76,6 +81,10 @@ def test_the_requests_of_a_tenant_that_wait_are_limited() -> None:
         passes_of("a1", "a2", "a3", "a4", most_waiting=2)
     assert caught.value.code is ErrorCode.OVERLOADED
     assert caught.value.detail == {"pending": 2, "received": 1, "limit": 2}
+
+
+def test_a_body_of_which_a_piece_was_received_is_not_refused() -> None:
+    assert list(passes_of("a1", "a2", "a3", "a4", begun=("a3", "a4"), most_waiting=1)) == ["a1", "a2", "a3", "a4"]
 
 
 def test_nobody_waits_while_no_client_connects() -> None:

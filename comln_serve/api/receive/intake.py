@@ -55,7 +55,7 @@ class Intake:
             try:
                 async with asyncio.timeout_at(deadline):
                     if paced:
-                        await self._pace.turn(held_by(scope))
+                        await self._pace.turn(held_by(scope), begun=taken > 0)
                     message = await receive()
             except TimeoutError as error:
                 raise receive_timeout(self._max_seconds) from error

@@ -32,8 +32,11 @@ class Pace:
         """Note that a client has connected."""
         self._connected_at = asyncio.get_running_loop().time()
 
-    async def turn(self, tenant: str) -> None:
+    async def turn(self, tenant: str, *, begun: bool = False) -> None:
         """Wait until the request may receive a piece.
+
+        Args:
+            begun: it has received one before, and is not refused any more.
 
         Raises:
             ServiceError: OVERLOADED, too many of the tenant's requests wait.
@@ -44,7 +47,7 @@ class Pace:
                 self._use(loop)
             return
         waiting = self._waiting.count(tenant)
-        if waiting >= self._most_waiting:
+        if waiting >= self._most_waiting and not begun:
             raise ServiceError(
                 ErrorCode.OVERLOADED,
                 f"The server is busy: the bodies of {waiting} requests wait to be received; at most "
