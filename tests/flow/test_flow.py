@@ -31,7 +31,7 @@ def test_closed_form_of_one_example_and_two_classes(
 
 
 @pytest.mark.parametrize("d", [1, 3, 8, 40])  # weights formulation while 2 d < M
-@pytest.mark.parametrize(("M", "N"), [(1, 2), (6, 3), (13, 5), (20, 2)])
+@pytest.mark.parametrize(("M", "N"), [(1, 2), (6, 3), (13, 5), (20, 2), (37, 6)])  # the last: of every kind of tile
 @pytest.mark.parametrize(
     ("T", "lam", "weights", "soft"),
     [

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from comln_serve.flow import solve_flow
+from comln_serve.flow import Integration, solve_flow
 from comln_serve.flow.tableau import A, E
 from tests.support.flows import Problem, make_problem
 
@@ -60,3 +60,30 @@ def test_the_error_of_the_logits_is_of_the_size_of_the_tolerance(rtol: float, at
     reference = problem.solve(rtol=1e-12, atol=1e-12)
     logits, expected = (problem.phi @ W.T for W in (problem.solve(rtol=rtol, atol=atol), reference))
     assert np.abs(logits - expected).max() <= 20 * (atol + rtol * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("T", "lam"), [(30.0, 0.0), (30.0, 0.1), (1000.0, 0.0)])
+def test_states_inside_the_steps_are_as_accurate_as_those_at_their_ends(T: float, lam: float) -> None:
+    """150 marks in 20 to 40 steps. An interpolation of order 3 is wrong by over 20 times the tolerance."""
+    problem = make_problem(12, 4, 30, T, lam, seed=2)
+    K, tolerance = problem.phi @ problem.phi.T, 1e-6
+
+    def logits(tolerance: float) -> np.ndarray:
+        flow = Integration(
+            K,
+            np.empty((0, 0)),
+            np.ascontiguousarray(problem.W0 @ problem.phi.T),
+            np.ascontiguousarray(problem.Y.T),
+            problem.weights,
+            T,
+            lam,
+            rtol=tolerance,
+            atol=tolerance,
+            max_steps=10_000,
+            limit_steps=False,
+            marks=np.geomspace(T / 1e4, T, 150),
+        )
+        flow.advance()
+        return flow.marked @ K
+
+    assert np.abs(logits(tolerance) - logits(1e-11)).max() <= 10 * tolerance
