@@ -1,12 +1,14 @@
 """Exported classifiers answer as the server does, without any of its code."""
 
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,17 @@ import safetensors.numpy
 from fastapi.testclient import TestClient
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
+from scipy.special import softmax
 
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.bundle import Bundle, find_bundles, load_bundle
+from comln_serve.bundle.calibration import Calibration, TaskLaw
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.bundles import models_folder
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.export.expressions import Nodes
+from comln_serve.export.head_file import head_file
 from comln_serve.export.onnx_file import onnx_file
 from comln_serve.export.resampling import LEAST_OPSET, resample
 from comln_serve.imaging import Preprocessing, pixel_views
@@ -354,6 +359,39 @@ def test_a_backbone_with_any_names_of_nodes_is_exported(
     assert found == pytest.approx(classifier.probabilities(embedding), abs=TOLERANCE)
     (alike,) = session_of(model).run(["similarities"], {"images": np.zeros((1, 8, 8, 3), dtype=np.uint8)})
     assert alike.tolist() == [[0.0] * 3], "of an embedding without a length"
+
+
+def test_the_temperature_and_the_threshold_of_a_calibration_are_exported(odd: tuple[Classifier, Bundle]) -> None:
+    """Probabilities and similarities from their definitions, and what both files say of them."""
+    classifier, bundle = odd
+    classifier = replace(classifier, report=None, name="letters", version=3)
+    calibration = Calibration(
+        log_temperature=TaskLaw(constant=math.log(2.5), shots=0.0, ways=0.0),
+        unknown=TaskLaw(constant=0.1234567890123, shots=0.0, ways=0.0),
+        shots=(1, 5),
+        ways=(2, 10),
+        split="val",
+        queries=10,
+        episodes=5,
+        seed=0,
+        command="none",
+        tasks=(),
+    )
+    manifest = bundle.manifest.model_copy(update={"calibration": calibration})
+    bundle = replace(bundle, manifest=manifest, backbone=backbone_with(13))
+    model = onnx_file(classifier, bundle)
+    session = session_of(model)
+    image = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    (found,), (alike,) = session.run(["probabilities", "similarities"], {"images": image[None]})
+    q, W = image.ravel() / 255, classifier.W.astype(np.float64)
+    assert found == pytest.approx(softmax(W @ q / 2.5), abs=TOLERANCE)
+    mean_length = np.sqrt(np.square(W).sum(axis=1).mean())
+    assert alike == pytest.approx(W @ q / (np.linalg.norm(q) * mean_length), abs=TOLERANCE)
+    for about in (session.get_modelmeta().custom_metadata_map, header_of(head_file(classifier, bundle))):
+        assert (about["classifier_name"], about["classifier_version"]) == ("letters", "3")
+        assert float(about["temperature"]) == pytest.approx(2.5)
+        assert float(about["unknown_threshold"]) == 0.1234567890123
+        assert datetime.fromisoformat(about["created_at"]) == classifier.created_at
 
 
 def test_an_export_can_be_a_backbone(odd: tuple[Classifier, Bundle]) -> None:
