@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from comln_serve.flow import FlowError, kernels, solve_flow
+from comln_serve.flow import FlowError, FlowSolution, kernels, solve_flow
 from comln_serve.flow.kernels import integrate
 from tests.support.flows import TIGHT, Problem, make_problem
 
@@ -63,6 +63,20 @@ def test_max_steps_exhausted(d: int) -> None:
     problem = make_problem(12, 3, d, 100.0)
     with pytest.raises(FlowError, match=r"3 steps were not enough.*raise max_steps"):
         problem.solve(max_steps=3)
+
+
+def test_max_steps_counts_rejected_ones_and_the_last_of_them_is_taken() -> None:
+    problem = replace(contradictory(), T=1000.0)
+
+    def solve(max_steps: int) -> FlowSolution:
+        return solve_flow(problem.phi, problem.W0, problem.Y, problem.T, weights=problem.weights, max_steps=max_steps)
+
+    free = solve(200_000)
+    assert free.rejected
+    tried = free.accepted + free.rejected
+    assert solve(tried).accepted == free.accepted
+    with pytest.raises(FlowError, match="were not enough"):
+        solve(tried - 1)
 
 
 NAN, INF = float("nan"), float("inf")
