@@ -120,6 +120,12 @@ def test_of_so_many_classes_only(engine: Engine, monkeypatch: pytest.MonkeyPatch
     assert shown(engine.add_examples(made.id, PAIR[2:]).classifier) == {"red": 2, "green": 8}
 
 
+def test_a_class_of_several_images_takes_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(support_module, "MOST_THUMBNAILS", 3)
+    labels = ["red", "red", "blue", "green", "blue", "white"]
+    assert support_module.labels_to_show(labels, {"green": 4, "blue": None}) == {"red", "blue"}
+
+
 def test_a_repeated_request_is_answered_with_the_same(engine: Engine) -> None:
     first = engine.adapt(PAIR, caller=Caller(idempotency_key="one"))
     again = engine.adapt(PAIR, caller=Caller(idempotency_key="one"))
