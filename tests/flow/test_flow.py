@@ -48,6 +48,14 @@ def test_agrees_with_scipy(M: int, N: int, d: int, T: float, lam: float, weights
     close(solution.W, problem.scipy())
 
 
+@pytest.mark.parametrize("largest", range(5))
+def test_a_logit_whose_exponential_overflows_in_any_class(largest: int) -> None:
+    problem = make_problem(6, 5, 8, 3.0)
+    problem.phi[:, 0] = 1.0
+    problem.W0[largest, 0] += 1000.0
+    close(problem.solve() - problem.W0, problem.scipy() - problem.W0)
+
+
 @pytest.mark.parametrize("d", [4, 16])
 def test_agrees_with_scipy_at_default_tolerances(d: int) -> None:
     problem = make_problem(12, 4, d, 200.0, seed=5)
