@@ -16,8 +16,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from comln_serve.api.app import create_app
+from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, ModelsReloaded, NewClassifier
-from comln_serve.engine.models import LocalModel
+from comln_serve.engine.models import LocalModel, Model, Models
+from comln_serve.engine.reloading import ServedModels
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import Edit
 from tests.support.bundles import break_backbone, edit_manifest, edit_tensors, poison_backbone, replace_file
@@ -241,6 +243,49 @@ def test_a_running_request_finishes_on_the_model_it_began_with(
         del running
     wait_until(lambda: of_old.isdisjoint(running_threads()))
     wait_until(lambda: gc.collect() >= 0 and old() is None)
+
+
+class Named(Model):
+    """A model that embeds nothing, and tells when it has been closed."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self.closed = name, Event()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def models_of(*models: Named) -> Models:
+    return Models(Settings(), {model.name: model for model in models})
+
+
+def test_a_request_keeps_its_models_open_however_often_they_are_exchanged() -> None:
+    """Also one that later models have, too, and that none of the newest is."""
+    shared, first, second, third = (Named(name) for name in ("shared", "first", "second", "third"))
+    served = ServedModels(models_of(shared, first))
+    with served.using():
+        served.exchange(models_of(shared, second))
+        served.exchange(models_of(third))
+        assert second.closed.wait(SOON)
+        assert not shared.closed.is_set()
+        assert not first.closed.is_set()
+    assert shared.closed.wait(SOON)
+    assert first.closed.wait(SOON)
+    assert not third.closed.is_set()
+
+
+def test_closing_leaves_no_models_open() -> None:
+    old, new = Named("old"), Named("new")
+    served = ServedModels(models_of(old))
+    with served.using():
+        served.exchange(models_of(new))
+        served.close()
+        assert old.closed.is_set()
+        assert new.closed.is_set()
 
 
 def test_reloading_often_keeps_no_threads(live: Engine, models: Path) -> None:
