@@ -72,6 +72,7 @@ def test_all_versions_of_a_name_are_renamed(client: TestClient) -> None:
     before = answers(client, "letters@2")
     moved = edit(client, "letters", name="alphabet")
     assert (moved["id"], moved["version"], moved["promoted"]) == (made[1]["id"], 2, True)
+    assert moved["revision"] == 2, "else servers would go on with what they remember of it"
     assert answers(client, "letters") == answers(client, "letters@2") == "classifier_not_found"
     assert answers(client, "alphabet") == answers(client, "alphabet@2") == before
     listed = client.get("/classifiers?name=alphabet").json()["classifiers"]

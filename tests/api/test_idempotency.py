@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from comln_serve.domain.rejected import Rejected
 from comln_serve.engine.adapting.adaptation import fingerprint
 from comln_serve.engine.adapting.changes import AdaptAgain, Change, RenameClasses
 from comln_serve.engine.engine import Adapted, Caller, Engine, NewClassifier
@@ -60,6 +61,12 @@ def test_another_request_with_the_key_is_refused(engine: Engine, other: dict[str
     error = fails(ErrorCode.IDEMPOTENCY_MISMATCH, lambda: adapt(engine, **other))
     assert "another request" in error.message
     assert engine.store.count() == 1
+
+
+def test_a_partial_request_is_another_one(engine: Engine) -> None:
+    adapt(engine)
+    new, caller = NewClassifier(name="letters"), Caller("", KEY)
+    fails(ErrorCode.IDEMPOTENCY_MISMATCH, lambda: engine.adapt(SUPPORT, new, caller, partial=True))
 
 
 def test_other_images_labels_and_orders_are_other_requests() -> None:
@@ -161,8 +168,8 @@ def test_a_key_is_forgotten_after_its_time(database_url: str) -> None:
     with closing(Store(database_url, clock=lambda: now)) as store:
         mine = store.for_tenant("")
 
-        def key(text: str = KEY, of: str = "1") -> IdempotencyKey:
-            return IdempotencyKey(text, of, now + timedelta(hours=24))
+        def key(text: str = KEY, of: str = "1", rejected: tuple[Rejected, ...] = ()) -> IdempotencyKey:
+            return IdempotencyKey(text, of, now + timedelta(hours=24), rejected)
 
         add(mine, "clf_a", key=key())
         assert mine.made_by(key()) == ("clf_a", ())
@@ -172,8 +179,9 @@ def test_a_key_is_forgotten_after_its_time(database_url: str) -> None:
         fails(ErrorCode.IDEMPOTENCY_MISMATCH, lambda: mine.made_by(key(of="2")))
         now += timedelta(hours=24)
         assert mine.made_by(key(of="2")) is None
-        add(mine, "clf_c", key=key(of="2"))
-        assert mine.made_by(key(of="2")) == ("clf_c", ())
+        rejected = (Rejected(1, ErrorCode.INVALID_IMAGE, "The image is none.", {}),)
+        add(mine, "clf_c", key=key(of="2", rejected=rejected))
+        assert mine.made_by(key(of="2")) == ("clf_c", rejected)
         store.purge()
-        assert mine.made_by(key(of="2")) == ("clf_c", ()), "it is new again"
+        assert mine.made_by(key(of="2")) == ("clf_c", rejected), "it is new again"
         assert store.count() == 2

@@ -109,11 +109,12 @@ def test_classifiers_of_a_model_that_changed_or_went(
     error = fails(ErrorCode.MODEL_CHANGED, lambda: predict(live, QUERY, changed.id))
     assert "on a version of model 'tiny' that is no longer served" in error.message
     assert not [record for record in caplog.records if record.levelno == logging.WARNING]
+    live.adapt(colour_support(), NewClassifier(model="tiny-prototype"))
     shutil.rmtree(models / "tiny-prototype")
     assert live.reload().removed == ["tiny-prototype"]
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warning == (
-        "1 stored classifier(s) are of models that are not served here, and cannot be used: tiny-prototype; the models "
+        "2 stored classifier(s) are of models that are not served here, and cannot be used: tiny-prototype; the models "
         f"are read from {models}"
     )
     error = fails(ErrorCode.MODEL_CHANGED, lambda: predict(live, QUERY, kept.id))

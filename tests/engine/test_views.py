@@ -78,6 +78,13 @@ def test_examples_come_and_go_as_if_they_had_come_at_once(views: Settings, make_
     np.testing.assert_array_equal(engine.change(parts.id, RemoveExamples([len(support) + 1])).classifier.W, whole.W)
 
 
+def test_images_are_known_as_examples_by_their_first_view(views: Settings, make_engine: MakeEngine) -> None:
+    engine, support = make_engine(views), colour_support(2)
+    made = engine.adapt(support).classifier
+    files = [support[3][0], image_bytes((3, 90, 200), seed=99), support[0][0]]
+    assert predict(engine, files, made.id, examples=True).examples == (4, None, 1)
+
+
 def test_the_report_counts_images(views: Settings, make_engine: MakeEngine) -> None:
     engine, support = make_engine(views), colour_support(3)
     report = engine.adapt(support).classifier.report

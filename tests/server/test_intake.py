@@ -101,7 +101,11 @@ def test_chunked_bodies_count_as_they_arrive(server: LiveServer) -> None:
 
 
 def test_a_head_that_does_not_come_is_answered_408(server: LiveServer) -> None:
-    """A connection over which nothing is sent is closed without an answer."""
+    """A connection over which nothing is sent is closed without an answer, and that of a client that has left is
+    nothing to report.
+    """
+    before = server.log.read_text().count("receive_timeout")
+    connect(server, b"GET /health/live HTT").close()
     silent = connect(server)
     begun = [connect(server, sent) for sent in (b"GET /health/live HTT", b"GET / HTTP/1.1\r\nHost: lo")]
     assert read_all(silent) == b""
@@ -110,6 +114,7 @@ def test_a_head_that_does_not_come_is_answered_408(server: LiveServer) -> None:
         assert (status, error["code"]) == (408, "receive_timeout")
         assert b"connection: close" in head
         assert b"x-request-id: " + error["request_id"].encode() in head
+    assert server.log.read_text().count("receive_timeout") == before + len(begun)
 
 
 def test_a_later_head_on_a_kept_connection_has_to_come_in_time_too(server: LiveServer) -> None:

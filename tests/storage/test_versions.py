@@ -103,6 +103,18 @@ def test_a_name_stands_for_what_a_list_says(store: Store) -> None:
     )
 
 
+def test_a_name_stays_with_the_version_that_it_fell_back_to(mine: TenantStore) -> None:
+    """The promoted one is gone, so it stands for the newest of the others; not for one that is added, but not promoted,
+    after that.
+    """
+    add(mine, "clf_1", NAME)
+    add(mine, "clf_2", NAME, promote=False)
+    mine.delete("clf_1")
+    assert mine.find(NAME).id == "clf_2"
+    assert not add(mine, "clf_3", NAME, promote=False).promoted
+    assert mine.find(NAME).id == "clf_2"
+
+
 def test_threads_that_adapt_under_one_name_get_every_number_once(mine: TenantStore) -> None:
     versions = at_once(lambda thread: add(mine, f"clf_{thread}", NAME).version or 0, range(20))
     assert sorted(versions) == list(range(1, 21))
