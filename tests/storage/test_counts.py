@@ -67,8 +67,9 @@ def test_what_is_not_added_is_not_counted(mine: TenantStore, store: Store, datab
     assert store.count() == 0
 
 
-def test_room_is_made_by_what_has_expired(mine: TenantStore) -> None:
-    """Before it is purged, too."""
+def test_room_is_made_by_what_has_expired(mine: TenantStore, store: Store) -> None:
+    """Before it is purged, too; for its own tenant."""
+    add(store.for_tenant("other"), "clf_other", expires_at=PAST)
     add(mine, "clf_a", expires_at=PAST)
     add(mine, "clf_b")
     mine.check_room(2)
