@@ -10,14 +10,14 @@ import pytest
 from fastapi.testclient import TestClient
 
 from comln_serve.api.app import create_app
-from comln_serve.bundle import Calibration, Head
+from comln_serve.bundle import Head
 from comln_serve.bundle.calibration import TaskLaw, shots_of
 from comln_serve.domain.support import SupportSet
 from comln_serve.engine.adapting.changes import AdaptAgain, RenameClasses
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.engine.models import LocalModel
 from comln_serve.export.head_file import metadata
-from tests.support.bundles import edit_manifest
+from tests.support.bundles import calibration, edit_manifest
 from tests.support.engines import MakeEngine, Serve, predict
 from tests.support.image_files import colour_support, image_bytes, prepare_image
 from tests.support.messages import adapt_form, adapt_json, predict_form, predict_json
@@ -25,18 +25,7 @@ from tests.support.paths import REPOSITORY
 
 QUERIES = [image_bytes((220, 30, 30), seed=70), image_bytes((30, 30, 220), seed=71)]
 
-CALIBRATION = Calibration(
-    log_temperature=TaskLaw(constant=0.7, shots=-0.5, ways=0.1),
-    unknown=TaskLaw(constant=0.9999, shots=0.0, ways=0.0),
-    shots=(1, 5),
-    ways=(2, 10),
-    split="val",
-    queries=10,
-    episodes=5,
-    seed=0,
-    command="none",
-    tasks=(),
-)
+CALIBRATION = calibration(TaskLaw(constant=0.7, shots=-0.5, ways=0.1), 0.9999)
 
 
 @pytest.fixture

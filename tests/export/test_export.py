@@ -24,7 +24,7 @@ from scipy.special import softmax
 
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.bundle import Bundle, find_bundles, load_bundle
-from comln_serve.bundle.calibration import Calibration, TaskLaw
+from comln_serve.bundle.calibration import TaskLaw
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.bundles import models_folder
@@ -35,7 +35,7 @@ from comln_serve.export.onnx_file import onnx_file
 from comln_serve.export.resampling import LEAST_OPSET, resample
 from comln_serve.imaging import Preprocessing, pixel_views
 from examples.run_exported import decode
-from tests.support.bundles import edit_manifest
+from tests.support.bundles import calibration, edit_manifest
 from tests.support.engines import MakeEngine, Serve
 from tests.support.image_files import colour_support
 from tests.support.messages import adapt_form, check_error, engine_of, predict_form
@@ -365,19 +365,8 @@ def test_the_temperature_and_the_threshold_of_a_calibration_are_exported(odd: tu
     """Probabilities and similarities from their definitions, and what both files say of them."""
     classifier, bundle = odd
     classifier = replace(classifier, report=None, name="letters", version=3)
-    calibration = Calibration(
-        log_temperature=TaskLaw(constant=math.log(2.5), shots=0.0, ways=0.0),
-        unknown=TaskLaw(constant=0.1234567890123, shots=0.0, ways=0.0),
-        shots=(1, 5),
-        ways=(2, 10),
-        split="val",
-        queries=10,
-        episodes=5,
-        seed=0,
-        command="none",
-        tasks=(),
-    )
-    manifest = bundle.manifest.model_copy(update={"calibration": calibration})
+    law = TaskLaw(constant=math.log(2.5), shots=0.0, ways=0.0)
+    manifest = bundle.manifest.model_copy(update={"calibration": calibration(law, 0.1234567890123)})
     bundle = replace(bundle, manifest=manifest, backbone=backbone_with(13))
     model = onnx_file(classifier, bundle)
     session = session_of(model)

@@ -279,6 +279,16 @@ def test_a_client_that_breaks_off_leaves_nothing(server: LiveServer) -> None:
     assert "Traceback" not in server.log.read_text()
 
 
+def test_options_in_chunks_are_read_from_the_first_one_on(server: LiveServer) -> None:
+    """A request to adapt again may have no body, which only the first chunk shows."""
+    http.post(f"{server.url}/adapt", **adapt_form(name="chunked")).raise_for_status()
+    chunks = iter([b'{"hor', b'izon": 2}'])
+    headers = {"Content-Type": "application/json"}
+    again = http.post(f"{server.url}/classifiers/chunked/adapt", content=chunks, headers=headers)
+    assert again.request.headers["Transfer-Encoding"] == "chunked"
+    assert (again.status_code, again.json()["horizon"]) == (201, 2.0), again.text
+
+
 def test_head_is_answered_as_get_without_the_body(server: LiveServer) -> None:
     """Load balancers and uptime checks send it. A route of its own is counted and logged as such."""
     http.post(f"{server.url}/adapt", **adapt_form(name="headed")).raise_for_status()

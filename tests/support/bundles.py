@@ -11,6 +11,7 @@ import onnx
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from comln_serve.bundle.calibration import Calibration, TaskLaw
 from comln_serve.bundle.manifest import BACKBONE, HEAD, MANIFEST
 
 
@@ -57,3 +58,19 @@ def poison_backbone(folder: Path) -> None:
         if values.dtype == np.float32:
             tensor.CopyFrom(onnx.numpy_helper.from_array(values * np.float32("nan"), tensor.name))
     replace_file(folder, "backbone", model.SerializeToString())
+
+
+def calibration(log_temperature: TaskLaw, unknown: float) -> Calibration:
+    """A calibration of which nothing was measured, with one threshold for all tasks."""
+    return Calibration(
+        log_temperature=log_temperature,
+        unknown=TaskLaw(constant=unknown, shots=0.0, ways=0.0),
+        shots=(1, 5),
+        ways=(2, 10),
+        split="val",
+        queries=10,
+        episodes=5,
+        seed=0,
+        command="none",
+        tasks=(),
+    )

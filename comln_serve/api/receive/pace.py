@@ -43,7 +43,7 @@ class Pace:
         """
         loop = asyncio.get_running_loop()
         if not self._is_used:
-            if self._is_slow(loop):
+            if loop.time() - self._connected_at < _CONNECTING_S:
                 self._use(loop)
             return
         waiting = self._waiting.count(tenant)
@@ -62,9 +62,6 @@ class Pace:
             await ticket
         finally:
             self._waiting.remove(tenant, ticket)  # if it was given up
-
-    def _is_slow(self, loop: asyncio.AbstractEventLoop) -> bool:
-        return loop.time() - self._connected_at < _CONNECTING_S
 
     def _use(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_used = True

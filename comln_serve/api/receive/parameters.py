@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_origin
 
 from fastapi import Request
 
+from comln_serve.api.receive.intake import announces_body
 from comln_serve.api.receive.limits import body_chunks
 from comln_serve.errors import ErrorCode, ServiceError
 
@@ -87,7 +88,7 @@ async def has_body(request: Request) -> bool:
         ServiceError: as `body_chunks`.
     """
     if "transfer-encoding" not in request.headers:
-        return request.headers.get("content-length", "").strip("0") != ""
+        return announces_body(request.scope["headers"])
     async for _ in body_chunks(request, request.app.state.engine.settings.max_body_bytes):
         return True
     return False

@@ -12,10 +12,10 @@ from scipy.special import log_softmax
 from scipy.stats import mannwhitneyu
 from sklearn.metrics import roc_auc_score
 
-from comln_serve.bundle import BundleError, Calibration, load_bundle
+from comln_serve.bundle import BundleError, load_bundle
 from comln_serve.bundle.calibration import TaskLaw
 from comln_serve.domain.sixteen_bits import rounded
-from tests.support.bundles import edit_manifest
+from tests.support.bundles import calibration, edit_manifest
 from tests.support.paths import REPOSITORY
 from training.cli import main
 from training.commands import calibrate
@@ -203,12 +203,9 @@ def test_rounding_what_is_rounded_changes_nothing(bundle: Path, views: tuple[int
     once = rounded(embeddings.reshape(60, -1)).reshape(embeddings.shape)
     data = ImageSet(embeddings, tuple(np.arange(20 * c, 20 * c + 20) for c in range(3)), tuple("abc"))
     law = TaskLaw(constant=0.5, shots=0.0, ways=0.0)
-    calibration = Calibration(
-        log_temperature=law, unknown=law, shots=(1, 5), ways=(2, 5), split="val", queries=3, episodes=5, seed=0,
-        command="none", tasks=(),
-    )  # fmt: skip
-    change = largest_change(found.head, calibration, OpenSetEpisodes(data, Task(2, 3, 3), 5, 0))
-    again = largest_change(found.head, calibration, OpenSetEpisodes(replace(data, images=once), Task(2, 3, 3), 5, 0))
+    made = calibration(law, 0.5)
+    change = largest_change(found.head, made, OpenSetEpisodes(data, Task(2, 3, 3), 5, 0))
+    again = largest_change(found.head, made, OpenSetEpisodes(replace(data, images=once), Task(2, 3, 3), 5, 0))
     assert 0 < change < 1e-3
     assert again == 0, "they are rounded already"
 
