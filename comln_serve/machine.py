@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -105,10 +106,25 @@ def return_large_memory() -> None:
     By default glibc raises its threshold with the first large image and keeps the memory of later
     ones: after a few of 64 million pixels a server kept 2.5 GB. Does nothing without glibc.
     """
-    if sys.platform.startswith("linux"):
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-        if mallopt is not None:
-            mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+    mallopt = _of_glibc("mallopt")
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def return_freed_memory() -> None:
+    """Give memory that is free back to the system, wherever in glibc's heap it lies.
+
+    By itself glibc gives back only what lies at the heap's end: after bodies had arrived in pieces, 64 kB at a time, a
+    server that used 380 MB kept 945. Does nothing without glibc. Takes milliseconds; other threads run meanwhile.
+    """
+    malloc_trim = _of_glibc("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
+def _of_glibc(name: str) -> Callable[..., int] | None:
+    """A function of glibc's allocator, or None if this process has another one, as with musl."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform.startswith("linux") else None
 
 
 def _cgroup_quota(root: Path) -> float | None:

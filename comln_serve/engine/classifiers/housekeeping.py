@@ -1,10 +1,13 @@
-"""Removes expired classifiers periodically, and thumbnails where none are to be kept; stores when keys were used."""
+"""What is done every minute: removes expired classifiers, and thumbnails where none are to be kept; stores when keys were
+used; returns freed memory.
+"""
 
 import logging
 from contextlib import suppress
 from threading import Event, Thread
 
 from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.machine import return_freed_memory
 from comln_serve.storage import Store
 
 logger = logging.getLogger(__name__)
@@ -14,7 +17,7 @@ _EVERY_SECONDS = 60.0
 
 
 class Housekeeping:
-    """A thread that purges the store, now and until closed. Several servers may purge at the same time.
+    """A thread that does this now and until closed. Several servers may purge a store at the same time.
 
     Thumbnails that another server stores meanwhile, set to keep them, are deleted at the next purge.
     """
@@ -47,6 +50,7 @@ class Housekeeping:
             for what, task in (
                 ("expired classifiers were not removed, or thumbnails", self._purge),
                 ("when keys were last used was not stored", self._store.keys.store_uses),
+                ("freed memory was not returned", return_freed_memory),
             ):
                 try:
                     task()
