@@ -1,5 +1,5 @@
-"""What is done every minute: removes expired classifiers, and thumbnails where none are to be kept; stores when keys were
-used; returns freed memory.
+"""Removes expired classifiers every minute, and thumbnails where none are to be kept; stores when keys were used; gives
+freed memory back to the system.
 """
 
 import logging
