@@ -52,6 +52,7 @@ async def classify(
     *,
     unknown: bool = False,
     examples: bool = False,
+    all_views: bool = False,
     partial: bool = False,
 ) -> _Result:
     """Classify images and write the answer, a long one on a worker thread. Notes both in the request's record.
@@ -67,7 +68,13 @@ async def classify(
         async with cancelled_with(request) as cancellation:
             caller = Caller(tenant, cancellation=cancellation)
             predicted = await engine.predict(
-                images, classifier, caller, unknown=unknown, examples=examples, partial=partial
+                images,
+                classifier,
+                caller,
+                unknown=unknown,
+                examples=examples,
+                all_views=all_views,
+                partial=partial,
             )
             record.model, record.classifier = predicted.classifier.model, predicted.classifier.id
             record.rejected, record.stages_ms = [one.code for one in predicted.rejected], predicted.timings_ms

@@ -29,6 +29,7 @@ class PredictingCalls:
         *,
         top_k: int = 5,
         unknown: bool = False,
+        all_views: bool = False,
         on_bad: OnBad = "raise",
         progress: bool | None = False,
     ) -> Predictions:
@@ -39,6 +40,8 @@ class PredictingCalls:
             classifier: id, name, name@version, or what a call returned.
             top_k: how many of the likeliest classes to list, at most 100.
             unknown: say of each image whether it is unlike every class.
+            all_views: look at each image in all the views that the model takes of support images: somewhat more
+                accurate, for as many times the server's work.
             on_bad: "raise" at an image that cannot be used, or "skip" it.
             progress: show a bar on standard error; None: if that is a terminal.
 
@@ -51,7 +54,9 @@ class PredictingCalls:
             ComlnError: the server refused it, or there is no answer.
         """
         cuts = Cuts(self._session, sources(images), on_bad, most=_PREDICTED)
-        return await _predict(self._session, cuts, classifier, top_k, unknown=unknown, show=progress)
+        return await _predict(
+            self._session, cuts, classifier, top_k, unknown=unknown, all_views=all_views, show=progress
+        )
 
     async def predict_folder(
         self,
@@ -60,12 +65,14 @@ class PredictingCalls:
         *,
         top_k: int = 5,
         unknown: bool = False,
+        all_views: bool = False,
         on_bad: OnBad = "skip",
         progress: bool | None = None,
     ) -> Predictions:
         """Classify all images of a folder, and of the folders in it.
 
         Args:
+            top_k, unknown, all_views: as in `predict`.
             on_bad: "skip" files that cannot be used (`skipped` of the result has them), or "raise".
             progress: show a bar on standard error; default: if that is a terminal.
 
@@ -74,7 +81,9 @@ class PredictingCalls:
         """
         paths, skipped = await self._session.runtime.call(read_folder, folder)
         cuts = Cuts(self._session, sources(paths), on_bad, skipped, most=_PREDICTED)
-        return await _predict(self._session, cuts, classifier, top_k, unknown=unknown, show=progress)
+        return await _predict(
+            self._session, cuts, classifier, top_k, unknown=unknown, all_views=all_views, show=progress
+        )
 
     async def evaluate(
         self,
@@ -83,13 +92,14 @@ class PredictingCalls:
         classifier: str | Classifier,
         *,
         unknown: bool = False,
+        all_views: bool = False,
         on_bad: OnBad = "raise",
         progress: bool | None = False,
     ) -> Evaluation:
         """Classify labelled images and compare. Those that the classifier was adapted to say nothing about new ones.
 
         Args:
-            images, classifier, on_bad, progress: as in `predict`.
+            images, classifier, all_views, on_bad, progress: as in `predict`.
             labels: one for each image, of the classifier's classes.
             unknown: count the images found unlike every class, too. Images of other classes can be among them then.
 
@@ -98,8 +108,9 @@ class PredictingCalls:
         """
         items = sources(images, labels)
         cuts = Cuts(self._session, items, on_bad, most=_PREDICTED)
+        remedy = "Correct the labels"
         return await _evaluate(
-            self._session, cuts, items, classifier, "Correct the labels", unknown=unknown, show=progress
+            self._session, cuts, items, classifier, remedy, unknown=unknown, all_views=all_views, show=progress
         )
 
     async def evaluate_folder(
@@ -108,13 +119,14 @@ class PredictingCalls:
         classifier: str | Classifier,
         *,
         unknown: bool = False,
+        all_views: bool = False,
         on_bad: OnBad = "skip",
         progress: bool | None = None,
     ) -> Evaluation:
         """Classify a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it, and compare.
 
         Args:
-            on_bad, progress: as in `predict_folder`. A class folder without an image is skipped, too.
+            all_views, on_bad, progress: as in `predict_folder`. A class folder without an image is skipped, too.
 
         Raises:
             InputError: as `adapt_folder`. And as `evaluate`.
@@ -125,7 +137,9 @@ class PredictingCalls:
         items = sources(paths, labels)
         cuts = Cuts(self._session, items, on_bad, skipped, most=_PREDICTED)
         remedy = f"Rename or move the folders: a label is a folder's path below {folder}"
-        return await _evaluate(self._session, cuts, items, classifier, remedy, unknown=unknown, show=progress)
+        return await _evaluate(
+            self._session, cuts, items, classifier, remedy, unknown=unknown, all_views=all_views, show=progress
+        )
 
 
 async def _predict(
@@ -135,6 +149,7 @@ async def _predict(
     top_k: int,
     *,
     unknown: bool,
+    all_views: bool,
     show: bool | None,
     examples: bool = False,
     revision: int | None = None,
@@ -160,7 +175,9 @@ async def _predict(
                 "classifier": by,
                 "top_k": str(top_k),
                 "unknown": bool(unknown),
-                **({"examples": True} if examples else {}),  # which earlier servers do not know
+                # Which earlier servers do not know.
+                **({"examples": True} if examples else {}),
+                **({"all_views": True} if all_views else {}),
                 "partial": cuts.partial,
             },
             images=[item.content for item in cut],
@@ -217,10 +234,21 @@ async def _evaluate(
     remedy: str,
     *,
     unknown: bool,
+    all_views: bool,
     show: bool | None,
 ) -> Evaluation:
     given = labels_by_image(items)
     known = await ask_for(session, Classifier, Request("GET", path_of(reference)))
     labels = as_classes(given, known.labels, unknown=unknown, remedy=remedy)
-    found = await _predict(session, cuts, known, 1, unknown=unknown, show=show, examples=True, revision=known.revision)
+    found = await _predict(
+        session,
+        cuts,
+        known,
+        1,
+        unknown=unknown,
+        all_views=all_views,
+        show=show,
+        examples=True,
+        revision=known.revision,
+    )
     return evaluation_of(found, labels, known)

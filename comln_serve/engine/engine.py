@@ -356,6 +356,7 @@ class Engine:
         *,
         unknown: bool = False,
         examples: bool = False,
+        all_views: bool = False,
         partial: bool = False,
     ) -> Predicted:
         """Class probabilities of images (file bytes) under a classifier.
@@ -363,6 +364,8 @@ class Engine:
         Args:
             unknown: also return each image's similarity to its class.
             examples: also return which of the classifier's examples each image is.
+            all_views: classify the mean embedding of all views that the model has of support images, instead of the
+                first view's. The other two results are by the first view all the same.
             partial: leave out images that cannot be used, unless none can.
 
         Raises:
@@ -380,8 +383,9 @@ class Engine:
                 )
         with self._served.using() as models:
             model = models.of(found)
-            with self._embedding(images, model, clock, caller, partial=partial) as upload:
-                embeddings = (await upload.job)[:, 0]
+            with self._embedding(images, model, clock, caller, all_views=all_views, partial=partial) as upload:
+                views = await upload.job
+            embeddings = views[:, 0]
 
         numbers = None
         if examples:
@@ -390,7 +394,9 @@ class Engine:
 
         def classify() -> Predicted:
             with clock.stage("classify"):
-                probabilities = found.probabilities(embeddings, model.bundle.temperature_of(found))
+                # Of the mean embedding: as logits are linear in embeddings, these are the mean logits of the views.
+                seen = views.mean(axis=1) if all_views else embeddings
+                probabilities = found.probabilities(seen, model.bundle.temperature_of(found))
                 alike = similarity(embeddings, found.W) if unknown else None
             return Predicted(
                 found,
@@ -419,6 +425,7 @@ class Engine:
         caller: Caller,
         see: Deliver | None = None,
         *,
+        all_views: bool,
         partial: bool,
     ) -> Generator[Upload, None, None]:
         """Admit, decode and embed n >= 1 image files during the block.
@@ -427,9 +434,8 @@ class Engine:
         be used. The upload has the others.
 
         Args:
-            see: of support images, which have the views that the model's preprocessing names: called with each image's
-                position and pixels (V, S, S, 3) before it is embedded, from any thread. None: images to predict, which
-                have one view.
+            see: called with each image's position and pixels (V, S, S, 3) before it is embedded, from any thread.
+            all_views: the V views that the model's preprocessing names, as of support images; else the first one.
 
         Raises:
             ServiceError: OVERLOADED; the first bad file's error, with its position (if `partial`, only if all
@@ -437,7 +443,7 @@ class Engine:
         """
         began = time.perf_counter()
         policy = model.bundle.manifest.preprocessing
-        views = 1 if see is None else len(policy.shares)
+        views = len(policy.shares) if all_views else 1
         job = Job(len(files), self._job_limits, views, tenant=caller.tenant)
         with (
             # With its views a request that is not too large may exceed the limit: it then needs the server for itself.

@@ -119,7 +119,7 @@ def test_document_describes_both_encodings(service: TestClient, path: str) -> No
     form = body["content"]["multipart/form-data"]["schema"]
     options = {
         "/adapt": {"model", "name", "horizon", "promote", "metadata", "expires_in_seconds", "partial"},
-        "/predict": {"classifier", "top_k", "unknown", "examples", "partial"},
+        "/predict": {"classifier", "top_k", "unknown", "examples", "all_views", "partial"},
     }[path]
     images = {"images", "labels"} if path == "/adapt" else {"images"}
     assert set(form["properties"]) == options | images

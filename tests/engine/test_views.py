@@ -1,6 +1,5 @@
-"""A model whose support images have several views: each is an example, and predictions see the first."""
+"""A model whose support images have several views: each is an example. Predictions see the first, or all if asked to."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from comln_serve.engine.adapting.changes import RemoveExamples
 from comln_serve.engine.engine import Engine
 from comln_serve.errors import ErrorCode
 from comln_serve.imaging import prepare_views
-from tests.support.bundles import edit_manifest
+from tests.support.bundles import with_views
 from tests.support.engines import MakeEngine, batcher_of, fails, predict
 from tests.support.image_files import colour_support, image_bytes, prepare_image
 
@@ -22,17 +21,8 @@ MODEL, SHARES = "tiny-prototype", (0.8, 1.0, 0.5)
 @pytest.fixture
 def views(settings: Settings, tmp_path: Path) -> Settings:
     """Settings of a server of such a bundle, which keeps thumbnails."""
-    folder = tmp_path / "views"
     assert settings.models_dir is not None
-    shutil.copytree(settings.models_dir / MODEL, folder / MODEL)
-
-    def change(content: dict[str, object]) -> None:
-        preprocessing = content["preprocessing"]
-        assert isinstance(preprocessing, dict)
-        preprocessing.update(crop_fraction=SHARES[0], support_views=SHARES[1:])
-        content.update(format_version=6, stored_embeddings="int16")
-
-    edit_manifest(folder / MODEL, change)
+    folder = with_views(settings.models_dir / MODEL, tmp_path / "views", SHARES)
     return settings.model_copy(update={"models_dir": folder, "default_model": MODEL, "keep_thumbnails": True})
 
 
@@ -66,6 +56,31 @@ def test_predictions_see_the_first_view(views: Settings, make_engine: MakeEngine
     logits = query.astype(np.float64) @ made.W.astype(np.float64).T
     expected = np.exp(logits) / np.exp(logits).sum()
     np.testing.assert_allclose(predict(engine, [image], made.id).probabilities, expected, rtol=1e-6)
+
+
+def test_predictions_by_all_views_are_those_of_their_mean_logits(views: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(views)
+    made = engine.adapt(colour_support(2)).classifier
+    policy = engine.models[MODEL].bundle.manifest.preprocessing
+    files = [image_bytes((3, 90, 200), seed=5), b"no image", image_bytes((200, 20, 9), seed=6)]
+    found = predict(engine, files, made.id, unknown=True, all_views=True, partial=True)
+    phi = np.stack([embedded(engine, prepare_views(files[i], policy)) for i in (0, 2)])
+    logits = (phi.astype(np.float64) @ made.W.astype(np.float64).T).mean(axis=1)
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found.probabilities, expected, rtol=1e-5)
+    one = predict(engine, files, made.id, unknown=True, partial=True)
+    assert not np.allclose(one.probabilities, expected, rtol=1e-3)
+    assert found.similarity is not None
+    assert one.similarity is not None
+    np.testing.assert_array_equal(found.similarity, one.similarity)  # its threshold is that of one view
+
+
+def test_a_model_of_one_view_predicts_the_same_by_all(settings: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(settings)
+    made = engine.adapt(colour_support(2)).classifier
+    image = image_bytes(seed=5)
+    by_all = predict(engine, [image], made.id, all_views=True).probabilities
+    np.testing.assert_array_equal(by_all, predict(engine, [image], made.id).probabilities)
 
 
 def test_examples_come_and_go_as_if_they_had_come_at_once(views: Settings, make_engine: MakeEngine) -> None:

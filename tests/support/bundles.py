@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,18 @@ def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> N
     content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     change(content)
     (folder / MANIFEST).write_text(json.dumps(content), encoding="utf-8")
+
+
+def with_views(bundle: Path, folder: Path, shares: Sequence[float]) -> Path:
+    """A folder with a copy of the bundle, whose support images have these views, the first as predictions see it."""
+    copied = Path(shutil.copytree(bundle, folder / bundle.name))
+
+    def change(content: dict[str, Any]) -> None:
+        content["preprocessing"].update(crop_fraction=shares[0], support_views=shares[1:])
+        content.update(format_version=6, stored_embeddings="int16")
+
+    edit_manifest(copied, change)
+    return folder
 
 
 def replace_file(folder: Path, part: str, data: bytes) -> None:

@@ -284,6 +284,11 @@ class PredictOptions(_Request):
         description="Say of the images that the classifier was adapted to, which of its examples they are. Predictions "
         "of these are better than those of new images.",
     )
+    all_views: bool = Field(
+        False,
+        description="Look at each image in all the views that the model takes of support images, such as a closer crop, "
+        "and classify their mean: somewhat more accurate, for as many times the work.",
+    )
     partial: Partial = False
 
 

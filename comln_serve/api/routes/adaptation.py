@@ -98,6 +98,7 @@ async def predict(request: Request) -> Response:
             write,
             unknown=options.unknown,
             examples=options.examples,
+            all_views=options.all_views,
             partial=options.partial,
         )
 

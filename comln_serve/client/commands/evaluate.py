@@ -9,7 +9,7 @@ import click
 
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
-from comln_serve.client.commands.options import FOLDER, ON_BAD
+from comln_serve.client.commands.options import ALL_VIEWS, FOLDER, ON_BAD
 from comln_serve.client.commands.tables import first_of, interval, note_skipped, percent, shown, table
 from comln_serve.client.comparison import Comparison, compare
 from comln_serve.client.errors import ComlnError, InputError
@@ -35,6 +35,7 @@ _MOST_EXAMPLES = 3
     help="Another classifier, or version, to compare it with on the same images; those of classes that it does not "
     "have are left out of the comparison, and so are those that one of the two was adapted to.",
 )
+@ALL_VIEWS
 @ON_BAD
 @connected
 def evaluate(

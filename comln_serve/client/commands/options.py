@@ -46,6 +46,12 @@ ON_BAD = click.option(
     show_default=True,
     help="What to do about files that are no image or damaged.",
 )
+ALL_VIEWS = click.option(
+    "--all-views",
+    is_flag=True,
+    help="Look at each image in all the views that the model takes of support images: somewhat more accurate, for as "
+    "many times the work.",
+)
 PROMOTE = click.option(
     "--promote/--no-promote",
     default=True,

@@ -11,7 +11,7 @@ from comln_serve.client.clients import Client
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
 from comln_serve.client.commands.copies import Copies
 from comln_serve.client.commands.csv_table import Begun, check_table, write_table
-from comln_serve.client.commands.options import IMAGES, ON_BAD, StandardInput, images_of
+from comln_serve.client.commands.options import ALL_VIEWS, IMAGES, ON_BAD, StandardInput, images_of
 from comln_serve.client.commands.tables import note_skipped, percent, shown, table
 from comln_serve.client.errors import IncompleteError, InputError, InterruptedPredicting
 from comln_serve.client.images import Source, name_of
@@ -23,6 +23,7 @@ from comln_serve.client.results import Classifier, Predictions
 @click.option("--classifier", required=True, help="Its name, name@version or id.")
 @click.option("--top-k", type=click.IntRange(1, 100), default=1, show_default=True, help="Likeliest classes to list.")
 @click.option("--unknown", is_flag=True, help="Say of each image whether it is unlike every class.")
+@ALL_VIEWS
 @click.option("--csv", "csv_file", metavar="FILE", help="Write a table to this file; - is standard output.")
 @click.option("--resume", is_flag=True, help="Go on with the table of --csv: classify only files that are not in it.")
 @click.option("--replace", "replace_table", is_flag=True, help="Write over the table of --csv that is there.")

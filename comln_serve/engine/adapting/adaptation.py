@@ -259,7 +259,9 @@ class ClassifierMaker:
         files, labels = [file for file, _ in support], [label for _, label in support]
         seen = Seen(labels, labels_to_show(labels, shown) if self._settings.keep_thumbnails else ())
         # The images are in work no longer than this: a solve may wait for seconds, and keeps no other images out.
-        with self._embedding(files, model, self._clock, self._caller, seen.take, partial=self._partial) as upload:
+        with self._embedding(
+            files, model, self._clock, self._caller, seen.take, all_views=True, partial=self._partial
+        ) as upload:
             embeddings = upload.job.wait()
             embeddings = embeddings.reshape(len(embeddings), -1)
         self._rejected = rejected = upload.rejected
