@@ -68,13 +68,7 @@ async def classify(
         async with cancelled_with(request) as cancellation:
             caller = Caller(tenant, cancellation=cancellation)
             predicted = await engine.predict(
-                images,
-                classifier,
-                caller,
-                unknown=unknown,
-                examples=examples,
-                all_views=all_views,
-                partial=partial,
+                images, classifier, caller, unknown=unknown, examples=examples, all_views=all_views, partial=partial
             )
             record.model, record.classifier = predicted.classifier.model, predicted.classifier.id
             record.rejected, record.stages_ms = [one.code for one in predicted.rejected], predicted.timings_ms

@@ -241,14 +241,6 @@ async def _evaluate(
     known = await ask_for(session, Classifier, Request("GET", path_of(reference)))
     labels = as_classes(given, known.labels, unknown=unknown, remedy=remedy)
     found = await _predict(
-        session,
-        cuts,
-        known,
-        1,
-        unknown=unknown,
-        all_views=all_views,
-        show=show,
-        examples=True,
-        revision=known.revision,
+        session, cuts, known, 1, unknown=unknown, all_views=all_views, show=show, examples=True, revision=known.revision
     )
     return evaluation_of(found, labels, known)

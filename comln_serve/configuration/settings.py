@@ -176,7 +176,7 @@ class Settings(BaseSettings):
     max_label_length: Positive = Field(256, description="Characters of one label.")
     max_pending_images: Positive = Field(
         2048,
-        description="Images being worked on or waiting, over all requests; each view of a support image is one. "
+        description="Images being worked on or waiting, over all requests; each view of an image is one. "
         "More are answered 429.",
     )
     max_pending_requests: Positive = Field(

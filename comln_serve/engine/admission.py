@@ -32,7 +32,7 @@ _SMALL = 64  # each of at most a 64th of it,
 _SMALL_TENANT = 32  # or of tenants that have at most a 32nd of it, with all their requests
 
 _NAMES = {
-    Count.IMAGES: "images (each view of a support image is one)",
+    Count.IMAGES: "images (each view of an image is one)",
     Count.COMPARISONS: "comparisons with examples (the field examples asks for one)",
 }
 

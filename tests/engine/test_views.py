@@ -1,4 +1,4 @@
-"""A model whose support images have several views: each is an example. Predictions see the first, or all if asked to."""
+"""A model whose support images have several views: each is an example. Predictions see the first, or all on request."""
 
 from pathlib import Path
 

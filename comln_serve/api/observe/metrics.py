@@ -183,7 +183,7 @@ class _State(Collector):
         engine, shared = self._engine, self._engine.shared
         pending = GaugeMetricFamily(
             "comln_pending",
-            "Requests, their images (each view of a support image is one) and the bytes of bodies being worked on or "
+            "Requests, their images (each view of an image is one) and the bytes of bodies being worked on or "
             "waiting, against the limits --max-pending-*.",
             labels=["unit"],
         )

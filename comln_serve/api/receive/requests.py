@@ -286,8 +286,8 @@ class PredictOptions(_Request):
     )
     all_views: bool = Field(
         False,
-        description="Look at each image in all the views that the model takes of support images, such as a closer crop, "
-        "and classify their mean: somewhat more accurate, for as many times the work.",
+        description="Look at each image in all the views that the model takes of support images, such as a closer "
+        "crop, and classify their mean: somewhat more accurate, for as many times the work.",
     )
     partial: Partial = False
 
