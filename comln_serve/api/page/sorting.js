@@ -141,6 +141,7 @@ function predict(id, piece, signal, progress) {
   form.append("classifier", id);
   form.append("top_k", String(TOP));
   form.append("unknown", "true");
+  form.append("all_views", String(byId("closer").checked));
   form.append("partial", "true");
   return askPatiently("predict", { method: "POST", body: form, signal }, {
     waiting: (seconds, reason) => progress(`${reason} Waiting ${Math.round(seconds)} s ...`),

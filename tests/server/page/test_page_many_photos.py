@@ -14,6 +14,7 @@ from PIL import Image
 
 from comln_serve.client.results import interval_of
 from tests.support.browser import Visitor
+from tests.support.bundles import with_views
 from tests.support.image_files import image_bytes
 from tests.support.live import LiveServer, live_server
 from tests.support.pages import HOSTILE, Colours, adapt_with, get, requests_of, undo, violations
@@ -227,6 +228,25 @@ def test_a_server_of_low_limits(
         answered = [line for line in requests_of(server, "/predict") if line["status"] != 429]
         assert (sum(line["images"] for line in answered), {line["status"] for line in answered}) == (32, {200})
         assert [line["rejected"] for line in answered if "rejected" in line] == [2]
+
+
+def test_photos_are_looked_at_closer(visitor: Visitor, models_dir: Path, colours: Colours, tmp_path: Path) -> None:
+    """In all views of the model, and sorted again so."""
+    models = with_views(models_dir / "tiny-prototype", tmp_path / "models", (0.8, 0.4))
+    with live_server(models, tmp_path, "--default-model", "tiny-prototype") as server:
+        visitor = Visitor(visitor.browser, server.url)
+        visitor.visit()
+        visitor.make(colours)
+        visitor.sort(colours["red"])
+        shown = "return [...document.querySelectorAll('#results progress, #results .face')].map((e) => e.outerHTML)"
+        usual = visitor.run(shown)
+        visitor.click("#again")
+        visitor.wait_sorted()
+        assert visitor.run(shown) == usual
+        visitor.click("#closer")
+        visitor.click("#again")
+        visitor.wait(lambda: visitor.run(shown) != usual)
+        visitor.wait_sorted()
 
 
 def test_stopping_leaves_nothing_half_made(visitor: Visitor, bundles: Path, colours: Colours, tmp_path: Path) -> None:
