@@ -137,9 +137,9 @@ class Database:
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        """Close all connections; later calls fail."""
+        """Close all connections, those in use as soon as they are given back; later calls fail."""
         self._closed = True
-        self._engine.dispose()
+        self._engine.pool.dispose()
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
@@ -166,6 +166,8 @@ class Database:
             yield
         finally:
             places.give_back()
+            if self._closed:  # the pool has a connection again, which was in use when the others were closed
+                self._engine.pool.dispose()
 
     @contextmanager
     def _translated_errors(self) -> Generator[None, None, None]:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -317,6 +318,28 @@ def test_closed_store_is_unavailable(database_url: str) -> None:
     store.close()
     for action in every_method(store):
         assert "closed" in unavailable(action)
+
+
+@pytest.mark.parametrize("use", ["single_read", "reading", "writing"])
+def test_a_connection_in_use_is_closed_after_the_others(database_url: str, use: str) -> None:
+    opened = Database(database_url)
+    with getattr(opened, use)() as connection:
+        driver = connection.connection.driver_connection
+        opened.close()
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+    with pytest.raises(opened.errors, match="closed"):
+        driver.execute("SELECT 1")
+
+
+def test_a_connection_opened_while_the_store_closes_is_closed_after_use(database_url: str) -> None:
+    """As by a thread that waits for its turn to write, or has it and does not have a connection yet."""
+    opened = Database(database_url)
+    with opened._turn(opened._readers, None):
+        opened.close()
+        with opened.connection() as connection:
+            driver: Any = connection.connection.driver_connection
+    with pytest.raises(opened.errors, match="closed"):
+        driver.execute("SELECT 1")
 
 
 @pytest.mark.postgresql
