@@ -1,7 +1,7 @@
 """The server in this process, for `comln --local`. All imports of the server are inside the function."""
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import httpx2
@@ -62,11 +62,15 @@ def _application(arguments: Sequence[str]) -> tuple[Any, str]:
     threadpool_limits(1, "blas")  # as in comln_serve.starting
     try:
         settings = read_configuration(list(arguments))
-        store = Store(settings.database_url)
-        # Another server may use the database: what it keeps is not for a command to delete.
-        return create_app(Engine(settings, load_models(settings), store, keeps_house=False)), store.description
+        models = load_models(settings)
+        with ExitStack() as unless_it_starts:
+            store = unless_it_starts.enter_context(closing(Store(settings.database_url)))
+            # Another server may use the database: what it keeps is not for a command to delete.
+            app = create_app(Engine(settings, models, store, keeps_house=False))
+            unless_it_starts.pop_all()  # the application closes the store at its end
     except (StartupError, ServiceError) as error:
         raise InputError(f"--local: {error}") from error
+    return app, store.description
 
 
 class _InProcess(httpx2.BaseTransport):

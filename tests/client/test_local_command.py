@@ -6,6 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from comln_serve.engine.compilation import compile_flow
 from tests.client.pictures import class_folder
 from tests.support.programs import python
 
@@ -16,6 +17,7 @@ def run(script: str) -> "subprocess.CompletedProcess[str]":
 
 def test_commands_without_a_server(models_dir: Path, tmp_path: Path) -> None:
     """Each has an engine of its own, on a database in which another server may keep thumbnails: they stay there."""
+    compile_flow()  # else the first command may have to, and log that
     photos, database = class_folder(tmp_path / "photos", each=3), tmp_path / "own.db"
     done = run(f"""
 import os
@@ -84,3 +86,21 @@ except KeyboardInterrupt:
     print([thread.name for thread in threading.enumerate() if thread.name.startswith(("embed", "decode"))])
 """)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_a_server_that_cannot_start_closes_its_database(models_dir: Path, tmp_path: Path) -> None:
+    """SQLite removes the write-ahead log with the last connection. The error has not been let go of by then."""
+    done = run(f"""
+from pathlib import Path
+from comln_serve.client.errors import InputError
+from comln_serve.client.local import local_client
+
+database = ["--database-url", "sqlite:///{tmp_path}/own.db"]
+for models in (["/none"], [{str(models_dir)!r}, "--default-model", "absent"]):
+    try:
+        with local_client([*database, "--models-dir", *models], 0.0):
+            print("started")
+    except InputError:
+        print(sorted(file.name for file in Path({str(tmp_path)!r}).iterdir()))
+""")
+    assert (done.returncode, done.stdout) == (0, "[]\n['own.db']\n"), done.stderr
