@@ -1,6 +1,7 @@
 """The page in a browser: stored classifiers, their versions, keys and kept pictures."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import httpx2
@@ -378,8 +379,8 @@ def test_a_list_that_does_not_come(visitor: Visitor) -> None:
 
 def test_with_an_api_key(browser: Browser, bundles: Path, tmp_path: Path, colours: Colours) -> None:
     url = f"sqlite:///{tmp_path / 'keyed.db'}"
-    store = Store(url)
-    key = new_key(store, "acme", Scope.ADAPT, Scope.PREDICT)
+    with closing(Store(url)) as store:
+        key = new_key(store, "acme", Scope.ADAPT, Scope.PREDICT)
     with live_server(bundles, tmp_path, "--default-model", "tiny", "--require-keys", database_url=url) as server:
         visitor = Visitor(browser, server.url)
         visitor.visit()
@@ -420,7 +421,8 @@ def test_with_an_api_key(browser: Browser, bundles: Path, tmp_path: Path, colour
 def test_pictures_that_the_server_keeps(browser: Browser, bundles: Path, tmp_path: Path, colours: Colours) -> None:
     """Of four classes in the list, of all in an opened classifier; only what is in sight is loaded, and once."""
     url = f"sqlite:///{tmp_path / 'kept.db'}"
-    key = new_key(Store(url), "acme", Scope.ADAPT)
+    with closing(Store(url)) as store:
+        key = new_key(store, "acme", Scope.ADAPT)
     flags = ("--default-model", "tiny", "--keep-thumbnails", "--require-keys")
     five = {**colours, HOSTILE: colours["red"], "teal": colours["blue"]}
     with live_server(bundles, tmp_path, *flags, database_url=url) as server:
