@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,21 @@ def pytest_configure() -> None:
     """Give torch one thread, and drop compiled code that is older than the kernels it was made from.
 
     Beside other test processes the threads of a tiny layer wait for each other longer than they compute. Numba stores
-    the trainer's kernels with those of other files inlined, and does not notice when these change.
+    kernels with the functions and constants of other files in them, and does not notice when these change.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    folders = (REPOSITORY / "comln_serve/flow", REPOSITORY / "training/gradient_flow")
-    newest = max(path.stat().st_mtime for folder in folders for path in folder.glob("*.py"))
-    for cached in (REPOSITORY / "training/gradient_flow/__pycache__").glob("*.nb[ic]"):
-        if cached.stat().st_mtime < newest:
-            cached.unlink(missing_ok=True)  # another test process may have been faster
+    flow, trainer = REPOSITORY / "comln_serve/flow", REPOSITORY / "training"
+    kernels = [*flow.glob("*.py")]
+    for folder, sources in (
+        (flow, [flow / "tableau.py"]),  # constants of the kernels
+        (trainer, kernels),
+        (trainer / "gradient_flow", kernels),
+    ):
+        newest = max(path.stat().st_mtime for path in sources)
+        for cached in (folder / "__pycache__").glob("*.nb[ic]"):
+            with suppress(FileNotFoundError):  # another test process may have been faster
+                if cached.stat().st_mtime < newest:
+                    cached.unlink()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -61,7 +61,7 @@ def _labels_by_number(value: Any) -> Any:
     if len(value) > MOST_EXAMPLES:
         raise ValueError(f"holds {len(value)} entries; at most {MOST_EXAMPLES} are allowed")
     for number in value:
-        if not re.fullmatch(r"[1-9][0-9]{0,9}", number, re.ASCII) or int(number) > MOST_NUMBER:
+        if not re.fullmatch(r"[1-9][0-9]{0,9}", number) or int(number) > MOST_NUMBER:
             raise ValueError(
                 f"must have numbers of examples as keys, which GET .../examples lists, not {number[:100]!r}"
             )
