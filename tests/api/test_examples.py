@@ -2,18 +2,20 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from comln_serve.bundle.head import HorizonRule
 from comln_serve.domain.classifier import Classifier
+from comln_serve.engine.adapting import adaptation
 from comln_serve.engine.adapting.changes import AdaptAgain, RelabelExamples, RemoveExamples, RenameClasses
 from comln_serve.engine.classifiers.catalogue import References
 from comln_serve.engine.engine import Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import TenantStore
 from tests.support.bundles import edit_manifest
-from tests.support.engines import MakeEngine, fails, predict
+from tests.support.engines import MakeEngine, before_each_batch, fails, predict
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.waiting import at_once
 
@@ -330,3 +332,26 @@ def test_changes_at_the_same_time_lose_nothing(servers: tuple[Engine, Engine], n
     images = {f"class {n}": image_bytes(seed=n) for n in range(2, 8)}
     changed = servers[1].classifiers.find(reference)
     check_same(servers[0], changed, [*FIRST[2:], *((images[label], label) for label in support.labels[4:])])
+
+
+@pytest.mark.parametrize("name", [None, "letters"])
+def test_a_change_that_another_server_overtakes_begins_anew_and_embeds_nothing_again(
+    servers: tuple[Engine, Engine], name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = servers
+    made = one.adapt(FIRST, NewClassifier(name=name)).classifier
+    reference, embedded, fit = name or made.id, list[int](), adaptation.fit
+    before_each_batch(one, embedded.append)
+
+    def overtaken(*arguments: Any) -> Classifier:
+        monkeypatch.setattr(adaptation, "fit", fit)
+        other.change(reference, RemoveExamples([1]))
+        return fit(*arguments)
+
+    monkeypatch.setattr(adaptation, "fit", overtaken)
+    added = one.add_examples(reference, [(b"no image", "red"), *YELLOW], partial=True)
+    assert sum(embedded) == len(YELLOW)
+    assert [image.index for image in added.rejected] == [0]
+    assert numbers(one, reference) == [*range(2, 10)]
+    assert (added.classifier.revision, added.classifier.version) == ((3, None) if name is None else (1, 3))
+    check_same(one, added.classifier, [*FIRST[1:], *YELLOW])

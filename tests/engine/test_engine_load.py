@@ -10,6 +10,8 @@ import pytest
 
 from comln_serve.bundle import Head
 from comln_serve.counts import Count, SharedCounts
+from comln_serve.domain.classifier import Classifier
+from comln_serve.engine.adapting import adaptation
 from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding import decoders
@@ -142,6 +144,21 @@ def test_the_solve_of_a_client_who_leaves_is_stopped(engine: Engine, monkeypatch
         return solve(head, *arguments, **options)
 
     monkeypatch.setattr(Head, "adapt", leaves)
+    fails(ErrorCode.CLIENT_GONE, lambda: engine.adapt(colour_support(), caller=Caller(cancellation=cancellation)))
+    assert engine.store.count() == 0
+
+
+def test_nothing_is_stored_for_a_client_who_leaves_after_the_solve(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancellation, fit = Cancellation(), adaptation.fit
+
+    def leaves(*arguments: Any) -> Classifier:
+        made = fit(*arguments)
+        cancellation.cancel()
+        return made
+
+    monkeypatch.setattr(adaptation, "fit", leaves)
     fails(ErrorCode.CLIENT_GONE, lambda: engine.adapt(colour_support(), caller=Caller(cancellation=cancellation)))
     assert engine.store.count() == 0
 

@@ -87,8 +87,10 @@ def test_euler_is_unrolled_gradient_descent(method: Method, d: int, lam: float, 
         (clustered_task(5, 2, 4.0), 0.02),
         # A step multiplies a deviation by 1 - step_size lam = -0.9: a twentieth is left after 63 / lam.
         (small_task(T=63.0, lam=1.0), 1.9),
+        # The classes of one step are more rows than the adjoint multiplies at a time.
+        (small_task(M=3, N=600, T=1.0, lam=0.1), 0.25),
     ],
-    ids=["large embeddings", "flow at rest"],
+    ids=["large embeddings", "flow at rest", "many classes"],
 )
 def test_euler_is_gradient_descent_on_other_flows(method: Method, task: Task, step_size: float) -> None:
     expected = autograd_gradients(task, gradient_descent, step_size=step_size)
