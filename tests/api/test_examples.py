@@ -279,11 +279,17 @@ def test_limit_on_classes(make_engine: MakeEngine) -> None:
     assert "--max-classes" in error.message
     made = engine.adapt(FIRST).classifier
     engine.add_examples(made.id, MORE[:1])  # of a class it has
-    error = fails(ErrorCode.CANNOT_ADAPT, lambda: engine.add_examples(made.id, YELLOW))
-    assert error.detail == {"received_classes": 4, "allowed_classes": 3}
+    for beyond in (
+        lambda: engine.add_examples(made.id, YELLOW),
+        lambda: engine.change(made.id, RelabelExamples({1: "yellow"})),
+    ):
+        error = fails(ErrorCode.CANNOT_ADAPT, beyond)
+        assert error.detail == {"received_classes": 4, "allowed_classes": 3}
 
 
-def test_no_image_is_decoded_where_the_limit_is_reached(make_engine: MakeEngine, database_url: str) -> None:
+def test_no_image_is_decoded_and_nothing_solved_where_the_limit_is_reached(
+    make_engine: MakeEngine, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = make_engine(max_classifiers=2, database_url=database_url)
     unnamed = engine.adapt(FIRST).classifier
     made = engine.adapt(FIRST, NewClassifier(name="letters"), Caller(idempotency_key="first")).classifier
@@ -291,7 +297,9 @@ def test_no_image_is_decoded_where_the_limit_is_reached(make_engine: MakeEngine,
     fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.adapt(broken))
     error = fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.add_examples("letters", broken))
     assert error.detail == {"stored": 2, "limit": 2}
-    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.change("letters", RemoveExamples([1])))
+    with monkeypatch.context() as without:
+        without.delattr(adaptation, "fit")
+        fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: engine.change("letters", RemoveExamples([1])))
     # What takes no room is done as ever: a change in place, and an answer given before.
     fails(ErrorCode.INVALID_IMAGE, lambda: engine.add_examples(unnamed.id, broken))
     assert engine.add_examples(unnamed.id, YELLOW).classifier.revision == 2

@@ -1,5 +1,6 @@
 """A model whose support images have several views: each is an example. Predictions see the first, or all on request."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from comln_serve.bundle.views import as_examples
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.adapting.changes import RemoveExamples
-from comln_serve.engine.engine import Engine
+from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.imaging import prepare_views
 from tests.support.bundles import with_views
@@ -110,6 +111,21 @@ def test_the_report_counts_images(views: Settings, make_engine: MakeEngine) -> N
     repeated = engine.adapt([*support, support[0]]).classifier.report
     assert repeated is not None
     assert repeated.near_duplicates == [[1, len(support) + 1]]
+
+
+def test_a_support_set_from_elsewhere_needs_every_view(views: Settings, make_engine: MakeEngine) -> None:
+    engine = make_engine(views)
+    made = engine.adapt(colour_support(2)).classifier
+    _, support = engine.classifiers.of().support(made.id)
+    again = engine.adapt_to_embeddings(support, made.embedder_sha256, NewClassifier(), "whole").classifier
+    assert again.W.tobytes() == made.W.tobytes()
+    width = support.embeddings.shape[1]
+    less = replace(support, embeddings=support.embeddings[:, : width // len(SHARES)])
+    error = fails(
+        ErrorCode.INVALID_REQUEST,
+        lambda: engine.adapt_to_embeddings(less, made.embedder_sha256, NewClassifier(), "less"),
+    )
+    assert error.detail == {"received": width // len(SHARES), "allowed": width}
 
 
 def test_a_bad_image_takes_its_views_with_it(views: Settings, make_engine: MakeEngine) -> None:
