@@ -19,6 +19,7 @@ from comln_serve.api.routes import adaptation, classifiers
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode
 from comln_serve.imaging import FORMATS
+from tests.support.engines import Serve
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.messages import (
     GREEN,
@@ -339,6 +340,15 @@ def test_requests_exactly_at_the_limits_are_answered(service: TestClient) -> Non
     body = json.dumps(predict_json(RED)["json"]).encode().ljust(MAX_BODY)
     for content in (body, [body]):  # with and without a Content-Length
         assert service.post("/predict", **raw(content)).status_code == 200
+
+
+def test_labels_of_more_bytes_than_other_text_may_have(serve: Serve) -> None:
+    """As many characters as the operator allows, each of four bytes."""
+    client, label = serve(max_label_length=20_000), "\N{CAT FACE}" * 20_000
+    for build in (adapt_form, adapt_json):
+        answer = client.post("/adapt", **build([(RED, label), (GREEN, "green")]))
+        assert answer.status_code == 201, answer.text[:300]
+        assert answer.json()["classes"][0]["label"] == label
 
 
 @pytest.mark.parametrize("coding", ["identity", "Identity "])

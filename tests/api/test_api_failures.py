@@ -241,6 +241,33 @@ def test_what_may_be_large_is_refused_while_unread_answers_fill_the_memory(clien
     assert [client.get(path).status_code for path in large] == [200] * 4
 
 
+def test_large_parts_of_an_answer_are_sent_in_pieces_and_count_until_all_are_sent() -> None:
+    held = Admission(100, Count.BYTES, SharedCounts())
+    size, piece = 2**19 + 1, 2**18
+    sent: list[tuple[int, bool, int]] = []
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": bytes(size), "more_body": True})
+        await send({"type": "http.response.body", "body": bytes(size)})
+        await send({"type": "http.response.body", "body": bytes(size)})
+
+    async def receive() -> Message:
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        if len(sent) == 6:
+            raise ConnectionError
+        if message["type"] == "http.response.body":
+            sent.append((len(message["body"]), message["more_body"], held.pending))
+
+    with pytest.raises(ConnectionError):
+        asyncio.run(Intake(app, held, Pace(), 60)(scope_of(), receive, send))
+    part = [(piece, True, size), (piece, True, size), (1, True, size)]
+    assert sent == [*part, *part[:2], (1, False, size)]
+    assert held.pending == 0
+
+
 def test_that_a_client_left_is_noticed_while_answers_fill_the_memory() -> None:
     """The end of a request without a body has no bytes that could be refused."""
     held = Admission(100, Count.BYTES, SharedCounts(), largest=100)
@@ -282,6 +309,27 @@ def test_that_a_client_left_is_noticed_while_bodies_wait_to_be_received() -> Non
         asyncio.run(run(*headers))
     for header in ((b"content-length", b"5"), (b"transfer-encoding", b"chunked")):
         fails(ErrorCode.OVERLOADED, lambda header=header: asyncio.run(run(header)))  # type: ignore[misc]
+
+
+def test_a_body_that_has_begun_to_arrive_waits_for_its_turn_and_is_not_refused() -> None:
+    held, pieces = Admission(100, Count.BYTES, SharedCounts()), [b"x"] * 3
+
+    async def app(_scope: Scope, receive: Receive, _send: Send) -> None:
+        while (await receive())["more_body"]:
+            pass
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": pieces.pop(), "more_body": bool(pieces)}
+
+    async def send(_message: Message) -> None: ...
+
+    async def run() -> None:
+        pace = Pace(most_waiting=0)
+        pace.connected()
+        await Intake(app, held, pace, 60)(scope_of((b"content-length", b"3")), receive, send)
+
+    asyncio.run(run())
+    assert not pieces
 
 
 def test_a_store_that_is_gone_is_503(client: TestClient) -> None:
