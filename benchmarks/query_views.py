@@ -8,7 +8,6 @@ and writes it to benchmarks/results/query-views-BUNDLE.md.
 """
 
 import argparse
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +16,16 @@ from benchmarks.publishing import publish
 from comln_serve.bundle import Bundle
 from comln_serve.bundle.manifest import describe_task
 from comln_serve.report import adapt
-from training.commands.domains import add_data_arguments, find_domains
-from training.commands.subject import open_subject
+from training.commands.domains import find_domains
+from training.commands.measuring import add_measuring_arguments, open_measured
 from training.data import ImageSet
 from training.evaluation.calibrate import calibration_error
 from training.evaluation.cores import on_all_cores
 from training.evaluation.tasks import Task, parse_task
-from training.results.accuracy import Difference, mean_and_interval
+from training.results.accuracy import Difference, Estimate, mean_and_interval
 from training.results.tables import markdown
 
-TASKS = ("5x1", "5x5", "5x1-10", "20x5")
+TASKS = [parse_task(text) for text in ("5x1", "5x5", "5x1-10", "10x5", "20x5")]
 
 Logits = NDArray[np.float64]
 
@@ -52,7 +51,7 @@ def measure(bundle: Bundle, data: ImageSet, task: Task, episodes: int, seed: int
     ways = ([one[0] for one in found], [one[1] for one in found])
     errors = [calibration_error(np.concatenate(logits), classes) for logits in ways]
     return [
-        *(f"{100 * mean:.2f} +- {100 * half:.2f}" for mean, half in map(mean_and_interval, right.T)),
+        *(str(Estimate(*mean_and_interval(one))) for one in right.T),
         str(Difference(*mean_and_interval(right[:, 1] - right[:, 0]))),
         *(f"{100 * error:.1f}" for error in errors),
     ]
@@ -60,13 +59,9 @@ def measure(bundle: Bundle, data: ImageSet, task: Task, episodes: int, seed: int
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bundle", type=Path)
-    add_data_arguments(parser)
-    parser.add_argument("--task", type=parse_task, action="append", dest="tasks")
-    parser.add_argument("--episodes", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=0)
+    add_measuring_arguments(parser, episodes=200, tasks=", ".join(map(str, TASKS)))
     args = parser.parse_args()
-    subject = open_subject(args.bundle)
+    subject, tasks = open_measured(args, TASKS)
     bundle = subject.bundle
     if bundle is None:
         parser.error(f"{args.bundle} is a run; export it")
@@ -75,13 +70,13 @@ def main() -> None:
     rows: list[list[str]] = []
     for domain in find_domains(args, subject):
         data = domain.load(args.split).embedded(subject.embed)
-        for task in args.tasks or map(parse_task, TASKS):
+        for task in tasks:
             if task.ways <= data.n_classes:
                 cells = measure(bundle, data, task, args.episodes, args.seed)
                 rows.append([domain.name, describe_task(task.ways, task.shots), *cells])
     head = ["images", "task", "first view, %", "all views, %", "difference", "calibration error", "by all views"]
-    text = f"{bundle.name}; {args.episodes} episodes, 15 queries a class, seed {args.seed}\n\n{markdown(head, rows)}"
-    publish(f"query-views-{bundle.name}", text)
+    what = f"{bundle.name}; {args.episodes} episodes, {args.queries} queries a class, seed {args.seed}"
+    publish(f"query-views-{bundle.name}", f"{what}\n\n{markdown(head, rows)}")
 
 
 if __name__ == "__main__":

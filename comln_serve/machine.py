@@ -114,8 +114,8 @@ def return_large_memory() -> None:
 def return_freed_memory() -> None:
     """Give memory that is free back to the system, wherever in glibc's heap it lies.
 
-    By itself glibc gives back only what lies at the heap's end: after bodies had arrived in pieces, 64 kB at a time, a
-    server that used 380 MB kept 945. Does nothing without glibc. Takes milliseconds; other threads run meanwhile.
+    By itself glibc gives back only what lies at the heap's end: after many bodies had trickled in, a server that used
+    380 MB kept 945. Takes milliseconds. Does nothing without glibc.
     """
     malloc_trim = _of_glibc("malloc_trim")
     if malloc_trim is not None:

@@ -17,7 +17,7 @@ _EVERY_SECONDS = 60.0
 
 
 class Housekeeping:
-    """A thread that does this now and until closed. Several servers may purge a store at the same time.
+    """A thread that does all this, now and until closed. Several servers may purge a store at the same time.
 
     Thumbnails that another server stores meanwhile, set to keep them, are deleted at the next purge.
     """
