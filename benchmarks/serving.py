@@ -284,8 +284,8 @@ def _percentiles(ms: Sequence[float]) -> list[float]:
 
 def measure(arguments: argparse.Namespace) -> Figures:
     """Everything, in one run."""
-    # As in the server. Else BLAS keeps a core busy for a while after the loop's solve, and the server's adaptation, which
-    # follows, takes a tenth longer.
+    # As in the server. Else BLAS keeps a core busy for a while after the loop's solve, and the adaptation of the server
+    # that follows takes a tenth longer.
     threadpool_limits(1, "blas")
     rng = np.random.default_rng(0)
     files = [photo(rng, arguments.width, arguments.height) for _ in range(WAYS * SHOTS)]
