@@ -402,7 +402,7 @@ class Engine:
                 found,
                 probabilities,
                 clock.milliseconds(),
-                calibrated=model.bundle.calibration_for(found) is not None,
+                calibrated=model.bundle.measured_temperature_of(found) is not None,
                 similarity=alike,
                 unknown_threshold=model.bundle.unknown_threshold_of(found) if unknown else None,
                 rejected=upload.rejected,
