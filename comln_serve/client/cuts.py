@@ -129,7 +129,7 @@ class Cuts:
             ("images", self.total, limits.max_examples, "--max-examples"),
             ("classes", len(self._left), limits.max_classes, "--max-classes"),
         ):
-            if allowed is not None and given > allowed:
+            if given > allowed:
                 raise InputError(
                     f"a classifier would have {given} {what}; at most {allowed} are allowed (the server's setting "
                     f"{setting})"

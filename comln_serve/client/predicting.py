@@ -175,9 +175,8 @@ async def _predict(
                 "classifier": by,
                 "top_k": str(top_k),
                 "unknown": bool(unknown),
-                # Which earlier servers do not know.
-                **({"examples": True} if examples else {}),
-                **({"all_views": True} if all_views else {}),
+                "examples": examples,
+                "all_views": bool(all_views),
                 "partial": cuts.partial,
             },
             images=[item.content for item in cut],
@@ -219,7 +218,7 @@ async def _predict(
 
 def _check_revision(answer: PredictAnswer, expected: int | None) -> None:
     """Raise ComlnError if the classifier was changed between two requests, as its classes may be others now."""
-    if None not in (expected, answer.revision) and answer.revision != expected:
+    if expected not in (None, answer.revision):
         raise ComlnError(
             f"{answer.classifier} was changed meanwhile: its revision was {expected} and is {answer.revision}. Begin "
             "again, so that one revision classifies all images"

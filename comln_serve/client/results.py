@@ -32,7 +32,7 @@ class ClassCount:
 
     label: str
     examples: int
-    thumbnail: int | None = None
+    thumbnail: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class HeldOut(HeldOutAccuracy):
     folds: int
     confusion: tuple[tuple[int, ...], ...] = field(repr=False)
     suspects: tuple[Suspect, ...]
-    predicted: tuple[int | None, ...] | None = field(default=None, repr=False)
+    predicted: tuple[int | None, ...] | None = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +93,12 @@ class Report:
 
     held_out: HeldOut | None
     notes: tuple[str, ...]
-    horizon_choice: HorizonChoice | None = None
+    horizon_choice: HorizonChoice | None
     own_horizon: bool
-    unknown_threshold: float | None = None
-    temperature: float | None = None
-    near_duplicates: tuple[tuple[int, ...], ...] = ()
-    contradictory: tuple[tuple[int, ...], ...] = ()
+    unknown_threshold: float | None
+    temperature: float | None
+    near_duplicates: tuple[tuple[int, ...], ...]
+    contradictory: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +106,7 @@ class Classifier:
     """A stored classifier. As an argument it stands for exactly this one, by its id.
 
     Attributes:
-        head_sha256, embedder_sha256: what of its model it was adapted with, as in `Model`; None: the server does not
-            know, or is too old to say.
+        head_sha256, embedder_sha256: what of its model it was adapted with, as in `Model`; None: not known.
     """
 
     id: str
@@ -124,9 +123,9 @@ class Classifier:
     metadata: Mapping[str, str]
     created_at: datetime
     expires_at: datetime | None
-    head_sha256: str | None = None
-    embedder_sha256: str | None = None
-    held_out: HeldOutAccuracy | None = None
+    head_sha256: str | None
+    embedder_sha256: str
+    held_out: HeldOutAccuracy | None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -225,18 +224,14 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictAnswer:
-    """The answer to one request of `predict`: one prediction for each image, None for those that cannot be used.
-
-    Attributes:
-        revision: of the classifier; None: the server is too old to say.
-    """
+    """The answer to one request of `predict`: one prediction for each image, None for those that cannot be used."""
 
     classifier: str
+    revision: int
     predictions: tuple[Prediction | None, ...]
     calibrated: bool
     unknown_threshold: float | None
     timings_ms: Mapping[str, float]
-    revision: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,7 +305,7 @@ class Accuracy:
     episodes: int
     mean: float
     interval: float
-    data: str | None = None
+    data: str | None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -319,8 +314,7 @@ class Model:
 
     Attributes:
         head_sha256: hash of what new classifiers are adapted with; one adapted by another head still predicts.
-        embedder_sha256: hash of the network and the preprocessing; a classifier of others cannot predict. None: the
-            server is too old to say.
+        embedder_sha256: hash of the network and the preprocessing; a classifier of others cannot predict.
     """
 
     name: str
@@ -338,8 +332,8 @@ class Model:
     accuracy: tuple[Accuracy, ...]
     calibration: Mapping[str, Any] | None
     provider: str
-    head_sha256: str | None = None
-    embedder_sha256: str | None = None
+    head_sha256: str
+    embedder_sha256: str
 
     def __repr__(self) -> str:
         default = " (default)" if self.default else ""
@@ -377,7 +371,6 @@ class Limits:
         image_formats: that the server can decode: "JPEG", "HEIC" and so on.
         keep_thumbnails: whether the server keeps a small JPEG of one image of each class.
         requests_per_minute: with the client's API key; None: any number.
-        max_classes: of one classifier; None: the server is too old to say.
     """
 
     max_images: int
@@ -394,8 +387,8 @@ class Limits:
     max_classifiers: int
     max_receive_seconds: float
     requests_per_minute: int | None
-    keep_thumbnails: bool = False
-    max_classes: int | None = None
+    keep_thumbnails: bool
+    max_classes: int
 
 
 @dataclass(frozen=True, kw_only=True)

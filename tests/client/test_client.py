@@ -364,6 +364,11 @@ def test_results_have_fields_of_the_server(client: TestClient) -> None:
         assert set(kind.__dataclass_fields__) - added <= set(schemas[name]["properties"]), name
 
 
+def test_fields_that_the_client_does_not_know_are_ignored() -> None:
+    known = {"number": 1, "label": "red"}
+    assert wire.parse(results.Example, {**known, "new": {}}) == results.Example(**known)
+
+
 def test_json_is_that_of_the_server(client: TestClient, comln: Client) -> None:
     comln.adapt(*PAIR, name="pair")
     for path, kind in (
@@ -380,6 +385,6 @@ def test_json_is_that_of_the_server(client: TestClient, comln: Client) -> None:
 
 @pytest.mark.parametrize(("right", "judged"), [(0, 1), (1, 1), (44, 50), (19, 20), (10, 10), (0, 25)])
 def test_the_interval_of_the_held_out_accuracy(right: int, judged: int) -> None:
-    held_out = HeldOut(folds=1, judged=judged, accuracy=right / judged, confusion=(), suspects=())
+    held_out = HeldOut(folds=1, judged=judged, accuracy=right / judged, confusion=(), suspects=(), predicted=None)
     expected = binomtest(right, judged).proportion_ci(0.95, method="wilson")
     assert held_out.interval == pytest.approx((expected.low, expected.high), abs=1e-6)

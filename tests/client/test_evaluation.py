@@ -5,7 +5,6 @@ import random
 import shutil
 from pathlib import Path
 
-import httpx2
 import pytest
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, precision_score, recall_score
 
@@ -140,19 +139,6 @@ def test_what_cannot_be_evaluated(comln: Client, line: Wire, shop: str) -> None:
     assert "POST /predict" not in line.requests[sent:]
     with pytest.raises(InputError, match="no image of the classifier's classes could be used"):
         comln.evaluate([b"none", RED], ["red", "pink"], shop, unknown=True, on_bad="skip")
-
-
-def test_only_evaluating_sends_a_field_that_earlier_servers_lack(comln: Client, line: Wire, shop: str) -> None:
-    sent: list[bool] = []
-
-    def note(request: httpx2.Request) -> None:
-        if request.url.path == "/predict":
-            sent.append(b'name="examples"' in request.read())
-
-    line.before = note
-    comln.predict([RED], shop)
-    comln.evaluate([RED], ["red"], shop)
-    assert sent == [False, True]
 
 
 def test_the_command(run: Run, tmp_path: Path, held_out: Path) -> None:

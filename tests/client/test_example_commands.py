@@ -222,7 +222,8 @@ def test_examples_are_added_even_if_they_cannot_be_listed(run: Run, comln: Clien
 def a_classifier(version: int, accuracy: float | None, *labels: str, **report: Any) -> Adapted:
     """With ten images of each class."""
     suspects = report.pop("suspects", ())
-    held = HeldOut(folds=2, judged=20, accuracy=accuracy or 0.0, confusion=(), suspects=suspects)
+    held = HeldOut(folds=2, judged=20, accuracy=accuracy or 0.0, confusion=(), suspects=suspects, predicted=None)
+    report = {"horizon_choice": None, "unknown_threshold": None, "near_duplicates": (), "contradictory": (), **report}
     return Adapted(
         id=f"clf_{version}",
         name="shop",
@@ -230,7 +231,7 @@ def a_classifier(version: int, accuracy: float | None, *labels: str, **report: A
         promoted=True,
         revision=1,
         model="tiny",
-        classes=tuple(ClassCount(label=label, examples=10) for label in labels),
+        classes=tuple(ClassCount(label=label, examples=10, thumbnail=None) for label in labels),
         horizon=1.0,
         horizon_rule="given",
         support_loss=0.1,
@@ -238,6 +239,9 @@ def a_classifier(version: int, accuracy: float | None, *labels: str, **report: A
         metadata={},
         created_at=None,  # type: ignore[arg-type]
         expires_at=None,
+        head_sha256=None,
+        embedder_sha256="a",
+        held_out=None,
         report=Report(held_out=None if accuracy is None else held, notes=("A note.",), own_horizon=True, **report),
         timings_ms={},
     )

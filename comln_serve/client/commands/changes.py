@@ -83,7 +83,7 @@ def changed(
     old, new = _accuracy(before), _accuracy(made)
     sizes = f"classes {len(before.classes)} -> {len(made.classes)}, images {images_in(before)} -> {images_in(made)}"
     model = "" if made.model == before.model else f", model {before.model} -> {made.model}"
-    replaced = not model and differ(before.embedder_sha256, made.embedder_sha256)
+    replaced = not model and before.embedder_sha256 != made.embedder_sha256
     lines = [f"compared with {name}: expected accuracy {_text(old)} -> {_text(new)}, {sizes}{model}"]
     labels = [
         *_labels("new classes", (label for label in made.labels if label not in before.labels)),
@@ -103,11 +103,6 @@ def changed(
     if made.name is not None and made.promoted and not replaced and (anew or fell or known == len(added) > 0):
         lines.append(shown(f"to go back to {name}: {command_line('classifiers rollback', made.name)}"))
     return lines
-
-
-def differ(one: str | None, other: str | None) -> bool:
-    """Whether two hashes are both known and different."""
-    return None not in (one, other) and one != other
 
 
 def _known(made: ClassifierDetail, added: Mapping[int, str]) -> int:

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 import click
 
 from comln_serve.client.clients import Client
-from comln_serve.client.commands.changes import differ
 from comln_serve.client.commands.connection import OnceGroup, Output, command_line, connected
 from comln_serve.client.commands.tables import shown, table
 from comln_serve.client.results import Classifier, Model
@@ -53,12 +52,12 @@ def trouble_of(item: Classifier, models: Iterable[Model]) -> tuple[str, str] | N
             f"its model {item.model} is not served here, so it cannot predict: serve that bundle again, or adapt its "
             "images to another model"
         )
-    if differ(item.embedder_sha256, model.embedder_sha256):
+    if item.embedder_sha256 != model.embedder_sha256:
         return "another network", (
             f"the network or the preprocessing of {item.model} was replaced since, so it cannot predict: adapt to its "
             "images again (comln adapt), or serve the bundle again that it was adapted on"
         )
-    if differ(item.head_sha256, model.head_sha256):
+    if item.head_sha256 not in (None, model.head_sha256):
         return "earlier head", (
             f"the head of {item.model} was replaced since: its probabilities are not calibrated any more; "
             f"{command_line('classifiers adapt', item.reference)} adapts it again, without images"
