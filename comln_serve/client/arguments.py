@@ -1,25 +1,20 @@
 """Checks of arguments that would otherwise fail inside the client, or mean something else on the server."""
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from numbers import Integral, Real
-from typing import TypeVar, cast
+from typing import Literal, TypeAlias, TypeVar, cast
 
 from comln_serve.client.errors import InputError
 
 _Key = TypeVar("_Key", str, int)
+Horizon: TypeAlias = float | Literal["learned", "auto"] | None
 
 
 def checked_texts(what: str, given: Mapping[_Key, str], example: str, *, empty: bool = False) -> dict[_Key, str]:
-    """Check an argument that has to be a mapping to texts. Returns it as a dictionary.
-
-    Args:
-        what: name of the argument, for the error.
-        example: a value to show in the error.
-        empty: whether the mapping may be empty.
-
-    Raises:
-        InputError: it is no such mapping.
+    """Check the argument `what`, which has to be a mapping to texts, and not `empty` unless that is allowed. Returns it
+    as a dictionary. Raises InputError with an example if it is no such mapping.
     """
     if not isinstance(cast("object", given), Mapping) or not (given or empty):
         raise InputError(f"{what} is {given!r}; give a dictionary such as {example}")
@@ -44,9 +39,7 @@ def checked_side(given: int | None) -> int | None:
 
 def checked_seconds(what: str, given: float, *, zero: bool) -> float:
     """Check the argument `what`, in seconds. Raises InputError if it is not over 0, nor 0 where `zero` allows that."""
-    # NumPy's numbers are real ones, too.
-    is_number = isinstance(cast("object", given), Real) and not isinstance(cast("object", given), bool)
-    if not (is_number and (given >= 0 if zero else given > 0)):
+    if not (_is_number(given) and (given >= 0 if zero else given > 0)):
         raise InputError(f"{what} is {given!r}; give seconds, {'from 0 on' if zero else 'more than 0'}")
     return float(given)
 
@@ -56,9 +49,22 @@ def checked_lifetime(given: float | None) -> int | None:
     if given is None:
         return None
     whole = None
-    if isinstance(cast("object", given), Real) and not isinstance(given, bool):
+    if _is_number(given):
         with suppress(OverflowError, ValueError):  # infinity, NaN
             whole = int(given)
     if whole is None or whole != given:
         raise InputError(f"expires_in_seconds is {given!r}; give whole seconds, from 1 on, or None")
     return whole
+
+
+def checked_horizon(given: Horizon) -> Horizon:
+    """Check the argument `horizon`. Returns a number as a float. Raises InputError if it is no horizon."""
+    if given is None or (isinstance(given, str) and given in ("learned", "auto")):
+        return given
+    if not isinstance(given, str) and _is_number(given) and 0.0 < float(given) < math.inf:
+        return float(given)
+    raise InputError(f"horizon is {given!r}; give a number over 0, 'learned' or 'auto'")
+
+
+def _is_number(given: object) -> bool:
+    return not isinstance(given, bool) and isinstance(given, Real)  # NumPy's numbers are real ones, too

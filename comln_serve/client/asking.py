@@ -4,16 +4,14 @@ import logging
 import ssl
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from random import SystemRandom
 from typing import Any, TypeVar, cast
 
 import httpx2
 
 from comln_serve.client.errors import ComlnError, InputError, NoAnswerError, NotFoundError
-from comln_serve.client.request import Request
 from comln_serve.client.results import Limits, Rejected, Rejections
-from comln_serve.client.runtime import Runtime
+from comln_serve.client.session import Request, Session
 from comln_serve.client.wire import parse
 
 _T = TypeVar("_T")
@@ -37,27 +35,6 @@ _NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LO
 _jitter = SystemRandom()
 
 
-@dataclass
-class Session:
-    """What the calls of one client share.
-
-    Attributes:
-        runtime: what sends requests and waits.
-        url: address of the server for messages, without a password.
-        retry_seconds: no request is repeated later than this after its first attempt.
-        max_side: images are shrunk to this many pixels; None: they are not.
-        answered: whether the server has ever answered.
-        limits: what a request may have, fewer images where a proxy refuses as many; None until they are asked for.
-    """
-
-    runtime: Runtime
-    url: str
-    retry_seconds: float
-    max_side: int | None
-    answered: bool = False
-    limits: Limits | None = None
-
-
 async def ask(session: Session, request: Request, *, seconds: float | None = None) -> httpx2.Response:
     """Send a request until its answer is a success.
 
@@ -76,11 +53,11 @@ async def ask(session: Session, request: Request, *, seconds: float | None = Non
     allowed = session.retry_seconds if seconds is None else seconds
     began, attempt = time.monotonic(), 0
     while True:
-        if session.runtime.http.is_closed:  # perhaps by another thread, while this one waited
+        if session.http.is_closed:  # perhaps by another thread, while this one waited
             raise InputError("this client was closed, by close() or the end of its `with` block; make another one")
         attempt += 1
         try:
-            answer = await session.runtime.send(request)
+            answer = await session.send(request)
         except UnicodeEncodeError as failure:
             around = failure.object[max(0, failure.start - 40) : failure.end + 40]
             raise InputError(f"{around!r} is not valid Unicode, and cannot be sent") from None
@@ -106,15 +83,11 @@ async def ask(session: Session, request: Request, *, seconds: float | None = Non
             raise error
         if elapsed + wait > _SILENT_S:
             logger.warning("%s %s is tried again in %.1f s: %s", request.method, request.path, wait, error)
-        await session.runtime.sleep(wait)
+        await session.sleep(wait)
 
 
 async def ask_for(session: Session, kind: type[_T], request: Request, *, seconds: float | None = None) -> _T:
-    """`ask`, and parse the answer as a `kind`.
-
-    Raises:
-        ComlnError: as `ask`; or the answer is not what comln-serve answers.
-    """
+    """`ask`, and parse the answer as a `kind`. Raises ComlnError also if it is not what comln-serve answers."""
     answer = await ask(session, request, seconds=seconds)
     return _read(session, kind, request, answer)
 
@@ -144,13 +117,8 @@ async def known_limits(session: Session) -> Limits:
 
 
 def _is_worth_repeating(error: ComlnError, request: Request, attempt: int) -> bool:
-    if error.status == 429 or error.code in _UNTOUCHED:
-        return True
-    if not request.repeatable:
-        return False
-    if error.status in (502, 503):
-        return True
-    return error.status in (500, 504) and attempt < _FEW
+    may_pass = error.status in (502, 503) or (error.status in (500, 504) and attempt < _FEW)
+    return error.status == 429 or error.code in _UNTOUCHED or (request.repeatable and may_pass)
 
 
 def _retry_after(answer: httpx2.Response) -> float | None:
@@ -160,6 +128,7 @@ def _retry_after(answer: httpx2.Response) -> float | None:
 
 
 def _no_answer(session: Session, failure: httpx2.RequestError, attempts: int, seconds: float) -> NoAnswerError:
+    server = f"the server at {session.url}"
     tried = f" ({attempts} attempts in {seconds:.0f} s)" if attempts > 1 else ""
     why = str(failure) or type(failure).__name__
     if isinstance(failure, httpx2.TimeoutException):
@@ -167,17 +136,14 @@ def _no_answer(session: Session, failure: httpx2.RequestError, attempts: int, se
     tls = _tls_failure(failure)
     if tls is not None and tls.reason in _NO_TLS:
         plain = session.url.replace("https:", "http:", 1)
-        return NoAnswerError(f"the server at {session.url} does not speak TLS; try {plain}")
+        return NoAnswerError(f"{server} does not speak TLS; try {plain}")
     if isinstance(tls, ssl.SSLCertVerificationError):
         return NoAnswerError(
-            f"the certificate of the server at {session.url} cannot be trusted: {tls.verify_message}. If an authority "
-            "of your own signed it, give the authority's certificate: the file's name in the variable SSL_CERT_FILE, "
-            "or Client(verify=...)"
+            f"the certificate of {server} cannot be trusted: {tls.verify_message}. If an authority of your own signed "
+            "it, give the authority's certificate: the file's name in the variable SSL_CERT_FILE, or Client(verify=...)"
         )
     if isinstance(failure, httpx2.ReadTimeout | httpx2.WriteTimeout):  # connected, so there is a server
-        return NoAnswerError(
-            f"the server at {session.url} gave {why}{tried}. Give it longer: timeout=... or --timeout, in seconds"
-        )
+        return NoAnswerError(f"{server} gave {why}{tried}. Give it longer: timeout=... or --timeout, in seconds")
     undecoded = isinstance(failure, httpx2.DecodingError)
     if session.answered or undecoded:
         what, state = ("answer of", "cannot be decoded") if undecoded else ("connection to", "failed")
@@ -185,7 +151,7 @@ def _no_answer(session: Session, failure: httpx2.RequestError, attempts: int, se
     if isinstance(failure, httpx2.RemoteProtocolError | httpx2.ReadError):
         secure = session.url.replace("http:", "https:", 1)
         hint = f"; if it speaks TLS, try {secure}" if secure != session.url else ""
-        return NoAnswerError(f"the server at {session.url} ended the connection without an answer: {why}{tried}{hint}")
+        return NoAnswerError(f"{server} ended the connection without an answer: {why}{tried}{hint}")
     return NoAnswerError(
         f"no server can be reached at {session.url}: {why}{tried}. Start one (comln-serve), or give the address of "
         "one: url=..., --url or COMLN_URL"

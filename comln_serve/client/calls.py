@@ -1,4 +1,4 @@
-"""The calls of the clients about stored classifiers and the server, as coroutines on a `Runtime`."""
+"""The calls of the clients about stored classifiers and the server, as coroutines on a `Session`."""
 
 import os
 import stat
@@ -11,11 +11,10 @@ from typing import Any, Literal, TypeAlias
 import httpx2
 
 from comln_serve.client.arguments import checked_lifetime, checked_metadata, checked_seconds
-from comln_serve.client.asking import Session, ask, ask_for
+from comln_serve.client.asking import ask, ask_for
 from comln_serve.client.chain import path_of
 from comln_serve.client.errors import InputError, NotFoundError
 from comln_serve.client.folders import Folder
-from comln_serve.client.request import Request
 from comln_serve.client.results import (
     Classifier,
     ClassifierDetail,
@@ -27,7 +26,9 @@ from comln_serve.client.results import (
     Model,
     ModelList,
     ModelsReloaded,
+    Reference,
 )
+from comln_serve.client.session import Request, Session
 
 _PAGE = 1000  # most classifiers that the server lists at a time
 ExportFormat: TypeAlias = Literal["onnx", "safetensors", "support"]
@@ -60,58 +61,39 @@ class StoredCalls:
                 break
         return found
 
-    async def classifier(self, classifier: str | Classifier) -> ClassifierDetail:
-        """A stored classifier with its report.
-
-        Raises:
-            NotFoundError: there is no such classifier.
-        """
+    async def classifier(self, classifier: Reference) -> ClassifierDetail:
+        """A stored classifier with its report."""
         return await ask_for(self._session, ClassifierDetail, Request("GET", path_of(classifier)))
 
-    async def examples(self, classifier: str | Classifier) -> tuple[Example, ...]:
-        """Number and label of each image that a classifier was adapted to, in the order sent.
+    async def examples(self, classifier: Reference) -> tuple[Example, ...]:
+        """Number and label of each image that a classifier was adapted to, in the order sent."""
+        return (await ask_for(self._session, ExampleList, Request("GET", path_of(classifier, "examples")))).examples
 
-        Raises:
-            NotFoundError: there is no such classifier.
-        """
-        found = await ask_for(self._session, ExampleList, Request("GET", path_of(classifier, "examples")))
-        return found.examples
-
-    async def thumbnail(self, classifier: str | Classifier, number: int) -> bytes:
+    async def thumbnail(self, classifier: Reference, number: int) -> bytes:
         """The small JPEG that the server keeps of one example of a class, where its operator allows it.
 
         Args:
-            number: of an example; `thumbnail` of each of a classifier's `classes` has it.
-
-        Raises:
-            NotFoundError: there is no such classifier, or the server keeps none of that example.
+            number: of an example; `thumbnail` of each of a classifier's `classes` has it. NotFoundError is raised where
+                the server keeps none.
         """
         answer = await ask(self._session, Request("GET", path_of(classifier, "examples", number, "thumbnail")))
         return answer.content
 
-    async def delete(self, classifier: str | Classifier) -> ClassifierDetail:
-        """Delete a classifier; of a name the version that it stands for. Returns what was deleted.
-
-        Raises:
-            NotFoundError: there is no such classifier.
-        """
+    async def delete(self, classifier: Reference) -> ClassifierDetail:
+        """Delete a classifier; of a name the version that it stands for. Returns what was deleted."""
         # By its id: a repeated request must not delete the version that the name stands for then.
         found = await ask_for(self._session, ClassifierDetail, Request("GET", path_of(classifier)))
         with suppress(NotFoundError):  # a repeated request finds what the first has deleted
             await ask(self._session, Request("DELETE", path_of(found)))
         return found
 
-    async def promote(self, classifier: str | Classifier) -> Classifier:
-        """Let a name stand for one of its versions, given as name@version, id, or what a call returned.
-
-        Raises:
-            NotFoundError: there is no such classifier.
-        """
+    async def promote(self, classifier: Reference) -> Classifier:
+        """Let a name stand for one of its versions, given as name@version, id, or what a call returned."""
         return await ask_for(self._session, Classifier, Request("POST", path_of(classifier, "promote")))
 
     async def edit(
         self,
-        classifier: str | Classifier,
+        classifier: Reference,
         *,
         name: str | None = None,
         promote: bool = True,
@@ -128,7 +110,6 @@ class StoredCalls:
             expires_in_seconds: from now on; None: never.
 
         Raises:
-            NotFoundError: there is no such classifier.
             ComlnError: the server refused it, as for a name that is taken; or the answer was lost.
         """
         content: dict[str, Any] = {}
@@ -148,14 +129,13 @@ class StoredCalls:
         """Let a name stand for the version that was promoted before. Returns that version.
 
         Raises:
-            NotFoundError: there is no such name.
             ComlnError: no other version was promoted before; or the answer was lost, and with it whether it was done.
         """
         return await ask_for(self._session, Classifier, Request("POST", path_of(name, "rollback"), repeatable=False))
 
     async def export(
         self,
-        classifier: str | Classifier,
+        classifier: Reference,
         path: Folder = ".",
         format: ExportFormat | None = None,  # noqa: A002 - the API's word
     ) -> Path:
@@ -171,24 +151,20 @@ class StoredCalls:
             The file's path.
 
         Raises:
-            NotFoundError: there is no such classifier.
             InputError: the file cannot be written, or its name tells no format, or another than `format`.
         """
-        kind = await self._session.runtime.call(_format_of, path, format)
+        kind = await self._session.call(_format_of, path, format)
         route, parameters = ("support", {}) if kind == "support" else ("export", {"format": kind})
         answer = await ask(self._session, Request("GET", path_of(classifier, route), parameters))
-        return await self._session.runtime.call(_write, Path(path), answer)
+        return await self._session.call(_write, Path(path), answer)
 
     async def models(self) -> tuple[Model, ...]:
         """The models that are served."""
-        found = await ask_for(self._session, ModelList, Request("GET", "/models"))
-        return found.models
+        return (await ask_for(self._session, ModelList, Request("GET", "/models"))).models
 
     async def reload_models(self) -> ModelsReloaded:
         """Let the server serve the bundles that its folder holds now. An operator's key is needed, where keys are.
-
-        Raises:
-            ComlnError: a bundle cannot be used, and nothing was changed; or there is no answer.
+        Raises ComlnError if a bundle cannot be used; nothing was changed then.
         """
         return await ask_for(self._session, ModelsReloaded, Request("POST", "/models/reload"))
 
@@ -197,21 +173,14 @@ class StoredCalls:
         return await ask_for(self._session, Limits, Request("GET", "/limits"))
 
     async def live(self) -> Health:
-        """Ask once whether the server's process answers.
-
-        Raises:
-            NoAnswerError: it does not.
-        """
+        """Ask once whether the server's process answers. Raises NoAnswerError if it does not."""
         return await ask_for(self._session, Health, Request("GET", "/health/live"), seconds=0.0)
 
     async def ready(self, *, wait: float = 0.0) -> Health:
-        """Ask whether the server is ready to adapt and predict.
+        """Ask whether the server is ready to adapt and predict. Raises ComlnError if it is not.
 
         Args:
             wait: seconds to keep asking, for a server that is being started.
-
-        Raises:
-            ComlnError: it is not, or there is no answer.
         """
         seconds = checked_seconds("wait", wait, zero=True)
         return await ask_for(self._session, Health, Request("GET", "/health/ready"), seconds=seconds)

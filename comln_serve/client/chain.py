@@ -4,13 +4,15 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import cast
+from typing import TypeVar, cast
 from urllib.parse import quote
 
-from comln_serve.client.asking import Session, ask, ask_for, ask_partially
+from comln_serve.client.asking import ask, ask_for, ask_partially
 from comln_serve.client.errors import ComlnError, IncompleteError, InputError, NoAnswerError, NotFoundError
-from comln_serve.client.request import Request
-from comln_serve.client.results import Adapted, Classifier, Rejected
+from comln_serve.client.results import Adapted, Classifier, Reference, Rejected
+from comln_serve.client.session import Request, Session
+
+_T = TypeVar("_T")
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +22,7 @@ _CLEANING_SECONDS = 5.0
 _NOT_KNOWN = "Whether the request that was interrupted has made a classifier is not known: %s"
 
 
-def path_of(classifier: str | Classifier, *more: str | int) -> str:
+def path_of(classifier: Reference, *more: str | int) -> str:
     """The path of a classifier's route. Of a `Classifier` the id is used. Raises InputError for no reference."""
     reference = classifier.id if isinstance(classifier, Classifier) else classifier
     # In a path, "." and ".." lead elsewhere.
@@ -54,19 +56,13 @@ class Chain:
         return self._made[-1]
 
     @property
-    def created(self) -> list[str]:
+    def _created(self) -> list[str]:
         """Ids of the classifiers that the call has made, not only changed; the newest first."""
         return list(dict.fromkeys(item.id for item in reversed(self._made) if item.revision == 1))
 
-    async def begin(self, changed: str | Classifier | None, name: str | None = None) -> None:
-        """Before the first of several requests, note what the name stands for that they make versions of.
-
-        Args:
-            changed: the classifier that the requests change; None: they make one.
-            name: of one that they make.
-
-        Raises:
-            NotFoundError: there is no such classifier to change.
+    async def begin(self, changed: Reference | None, name: str | None = None) -> None:
+        """Before the first of several requests, note what the name stands for that they make versions of: that of the
+        classifier `changed`, or `name` if they make one. Raises NotFoundError if the first does not exist.
         """
         self._several = True
         if changed is not None:
@@ -79,10 +75,8 @@ class Chain:
                 self._before = await self._look_up(name)
 
     async def ask(self, request: Request) -> tuple[Rejected, ...]:
-        """Send a request that makes or changes a classifier, and note its answer.
-
-        Returns:
-            The images that the server went on without.
+        """Send a request that makes or changes a classifier, and note its answer. Returns the images that the server
+        went on without.
         """
         self._unanswered = request
         try:
@@ -95,25 +89,36 @@ class Chain:
         self._unanswered = None
         return rejected
 
-    async def finish(self, *, promote: bool, total: int) -> Adapted:
-        """Promote the last version if it is to be, and delete those before it.
+    async def run(
+        self, requests: Awaitable[None], what: str, count: Callable[[], tuple[int, int]], *, promote: bool
+    ) -> Adapted:
+        """Run requests that the chain asks, promote the last version if it is to be, and delete those before it. If a
+        request fails after others, delete what these have made.
+
+        Args:
+            what: what the requests do, for the error.
+            count: how many images are done, and of how many.
 
         Raises:
-            IncompleteError: it was not promoted, as that failed, or as somebody else has promoted another version
-                meanwhile. It is there all the same.
+            IncompleteError: a request failed after others; any error of the first one is raised as it is. Or the last
+                version is there, but was not promoted, as that failed, or somebody else has promoted another one.
         """
+        try:
+            await self._unless_interrupted(requests, self._undo)
+        except ComlnError as error:
+            if not self._made:
+                raise
+            leftover = await self._delete_even_if_interrupted(self._created)
+            done, total = count()
+            why = f"{str(error).removesuffix('.')}. {self._state(leftover)}"
+            message = f"{what} ended after {done} of {total} images: {why}"
+            raise IncompleteError(message, error, done=done, total=total, leftover=leftover) from error
         last = self.last
         if len(self._made) == 1 and (last.promoted or not self._several):
             return last
-        partial = [identifier for identifier in self.created if identifier != last.id]
+        partial = [identifier for identifier in self._created if identifier != last.id]
         if promote and last.name is not None:
-            try:
-                await self._promote(last, partial, total)
-            except (GeneratorExit, ComlnError):
-                raise
-            except BaseException:  # Ctrl-C
-                await self._undo()
-                raise
+            await self._unless_interrupted(self._promote(last, partial, count()[1]), self._undo)
             last = replace(last, promoted=True)
         leftover = await self._delete_even_if_interrupted(partial)
         if last.name is not None and not last.promoted:  # it is now if the first version of a new name was deleted
@@ -129,48 +134,32 @@ class Chain:
             await ask(self._session, Request("POST", path_of(last, "promote"), {"instead_of": replaced}))
         except ComlnError as error:
             leftover = await self._delete(partial)
-            message = (
-                f"{last.reference} is finished, but was not promoted: {_why_not(last, error)}. {_remains(leftover)}"
-            )
-            raise IncompleteError(message.rstrip(), error, done=total, total=total, leftover=leftover) from error
+            why = f"{_why_not(last, error)}. {_remains(leftover)}".rstrip()
+            message = f"{last.reference} is finished, but was not promoted: {why}"
+            raise IncompleteError(message, error, done=total, total=total, leftover=leftover) from error
 
-    async def build(self, requests: Awaitable[None], what: str, count: Callable[[], tuple[int, int]]) -> None:
-        """Run requests that the chain asks. If one fails after others, delete what these have made.
-
-        Args:
-            what: what the requests do, for the error.
-            count: how many images are done, and of how many.
-
-        Raises:
-            IncompleteError: one failed after others. Any error of the first one is raised as it is.
-        """
+    async def _unless_interrupted(self, work: Awaitable[_T], clean_up: Callable[[], Awaitable[None]]) -> _T:
+        """Do some work; if it ends by Ctrl-C or cancellation, and not by an error of a request, clean up."""
         try:
-            await requests
-        except GeneratorExit:
-            raise  # nobody awaits any more
-        except ComlnError as error:
-            if not self._made:
-                raise
-            state, leftover = await self._abandon()
-            done, total = count()
-            message = f"{what} ended after {done} of {total} images: {str(error).removesuffix('.')}. {state}"
-            raise IncompleteError(message, error, done=done, total=total, leftover=leftover) from error
-        except BaseException:  # Ctrl-C, too, leaves no partial versions
-            await self._undo()
+            return await work
+        except (GeneratorExit, ComlnError):  # after the first nobody awaits any more
+            raise
+        except BaseException:
+            with self._session.cleaning():
+                await clean_up()
             raise
 
     async def _undo(self) -> None:
         """Delete what was made until an interrupt. Log what could not be deleted, as no error tells it."""
         unanswered = self._request_to_undo()
-        with self._session.runtime.cleaning():
-            try:
-                await self._delete_or_log(self.created)
-            except BaseException:  # Ctrl-C again
-                if unanswered is not None:
-                    logger.warning(_NOT_KNOWN, "interrupted again")
-                raise
+        try:
+            await self._delete_or_log(self._created)
+        except BaseException:  # Ctrl-C again
             if unanswered is not None:
-                await self._delete_or_log(await self._made_by(unanswered))
+                logger.warning(_NOT_KNOWN, "interrupted again")
+            raise
+        if unanswered is not None:
+            await self._delete_or_log(await self._made_by(unanswered))
 
     async def _made_by(self, request: Request) -> Sequence[str]:
         """Ids of what a request has made whose answer was not read. It is repeated with its Idempotency-Key.
@@ -197,13 +186,12 @@ class Chain:
         changed = self._made[-1] if self._made else self._before
         return request if changed is None or changed.name is not None else None
 
-    async def _abandon(self) -> tuple[str, tuple[str, ...]]:
-        """Delete what was made. Returns a sentence about what there is now, and the ids that could not be deleted."""
-        leftover = await self._delete_even_if_interrupted(self.created)
+    def _state(self, leftover: Sequence[str]) -> str:
+        """A sentence about what there is after what was made was deleted, but for `leftover`."""
         last = self.last
         if leftover:
             state = _remains(leftover)
-        elif not self.created:
+        elif not self._created:
             state = f"What was done stays in {last.id}, which is in revision {last.revision} now."
         elif last.name is None:
             state = "What had been made was deleted."
@@ -211,18 +199,11 @@ class Chain:
             state = f"What had been made was deleted; {last.name!r} is what it was before."
         if self._unanswered is not None:
             state += " Whether the request without an answer has made a further version is not known."
-        return state, leftover
+        return state
 
     async def _delete_even_if_interrupted(self, identifiers: Sequence[str]) -> tuple[str, ...]:
         """`_delete`, begun again after an interrupt. A second interrupt ends it."""
-        try:
-            return await self._delete(identifiers)
-        except GeneratorExit:
-            raise  # nobody awaits any more
-        except BaseException:  # Ctrl-C
-            with self._session.runtime.cleaning():
-                await self._delete_or_log(identifiers)
-            raise
+        return await self._unless_interrupted(self._delete(identifiers), lambda: self._delete_or_log(identifiers))
 
     async def _delete_or_log(self, identifiers: Sequence[str]) -> None:
         """`_delete` after an interrupt. Log what is left, even if another interrupt ends it."""
@@ -244,7 +225,7 @@ class Chain:
                 return tuple(identifiers[position:])
         return ()
 
-    async def _look_up(self, reference: str | Classifier) -> Classifier:
+    async def _look_up(self, reference: Reference) -> Classifier:
         return await ask_for(self._session, Classifier, Request("GET", path_of(reference)))
 
 

@@ -11,13 +11,12 @@ import httpx2
 
 from comln_serve import __version__
 from comln_serve.client.arguments import checked_seconds, checked_side
-from comln_serve.client.asking import Session
 from comln_serve.client.calls import StoredCalls
 from comln_serve.client.errors import InputError
 from comln_serve.client.images import DEFAULT_MAX_SIDE
 from comln_serve.client.making import MakingCalls
 from comln_serve.client.predicting import PredictingCalls
-from comln_serve.client.runtime import AsyncRuntime, BlockingRuntime, result_of
+from comln_serve.client.session import AsyncSession, BlockingSession, result_of
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -33,10 +32,7 @@ _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 class _Base(Generic[_Transport]):
     """What both clients have."""
 
-    # Classes of the HTTP client, of its transport without proxies, and of the runtime.
-    _http_kind: ClassVar[Any]
-    _transport_kind: ClassVar[Any]
-    _runtime_kind: ClassVar[Any]
+    _session_kind: ClassVar[type[Any]]
 
     def __init__(
         self,
@@ -63,8 +59,7 @@ class _Base(Generic[_Transport]):
             transport: what carries requests, in place of connections.
 
         Raises:
-            InputError: url, key, timeout, retry_seconds or max_side cannot be used, or a proxy of the environment
-                cannot.
+            InputError: an argument, or a proxy that the environment names, cannot be used.
         """
         address = _checked_url(url or os.environ.get("COMLN_URL") or DEFAULT_URL)
         timeout = checked_seconds("timeout", timeout, zero=False)
@@ -72,10 +67,10 @@ class _Base(Generic[_Transport]):
         max_side = checked_side(max_side)
         if transport is None and httpx2.URL(address).host in _LOOPBACK:
             # The environment's proxies cannot reach this machine's own address.
-            transport = self._transport_kind(verify=verify)
+            transport = self._session_kind.transport_kind(verify=verify)
         headers = _headers(key or os.environ.get("COMLN_KEY"), address)
         try:
-            self._http = self._http_kind(
+            http = self._session_kind.http_kind(
                 base_url=address,
                 headers=headers,
                 timeout=httpx2.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)),
@@ -87,7 +82,7 @@ class _Base(Generic[_Transport]):
                 f"a proxy that the environment names (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY) cannot be used: {error}"
             ) from error
         self._url = address
-        self._session = Session(self._runtime_kind(self._http), _without_user(address), retry_seconds, max_side)
+        self._session = self._session_kind(http, _without_user(address), retry_seconds, max_side)
 
     @property
     def url(self) -> str:
@@ -99,16 +94,16 @@ class _Base(Generic[_Transport]):
 
 
 class AsyncClient(_Base[httpx2.AsyncBaseTransport], MakingCalls, PredictingCalls, StoredCalls):
-    """A client of comln-serve whose calls are awaited, on asyncio or trio. They are safe from many tasks.
+    """The calls of `Client`, to be awaited on asyncio or trio. They are safe from many tasks.
 
     `async with AsyncClient() as client: await client.predict(...)` closes the connections at the end; so does `close`.
     """
 
-    _http_kind, _transport_kind, _runtime_kind = httpx2.AsyncClient, httpx2.AsyncHTTPTransport, AsyncRuntime
+    _session_kind = AsyncSession
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._session.http.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,7 +113,7 @@ class AsyncClient(_Base[httpx2.AsyncBaseTransport], MakingCalls, PredictingCalls
 
 
 def _blocking(call: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]) -> Callable[Concatenate["Client", _P], _T]:
-    """A call of `AsyncClient` as a method of `Client`, whose session has a runtime that blocks.
+    """A call of `AsyncClient` as a method of `Client`, whose session blocks.
 
     So a call may await nothing of `self` but what it does by the session: on `Client`, other calls are no coroutines.
     """
@@ -134,9 +129,15 @@ class Client(_Base[httpx2.BaseTransport]):
     """A client of comln-serve whose calls return when they are done. They are safe from many threads.
 
     `with Client() as client: client.predict(...)` closes the connections at the end; so does `close`.
+
+    A classifier is given as its id, name, name@version, or what a call returned. A change of its examples or classes
+    makes a new version of one with a name; one without changes in place.
+
+    Every call raises ComlnError if the server refuses it or there is no answer (NoAnswerError), its subclass
+    NotFoundError if there is no such classifier, and InputError for arguments that cannot be sent.
     """
 
-    _http_kind, _transport_kind, _runtime_kind = httpx2.Client, httpx2.HTTPTransport, BlockingRuntime
+    _session_kind = BlockingSession
 
     adapt = _blocking(AsyncClient.adapt)
     adapt_folder = _blocking(AsyncClient.adapt_folder)
@@ -168,7 +169,7 @@ class Client(_Base[httpx2.BaseTransport]):
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
+        self._session.http.close()
 
     def __enter__(self) -> Self:
         return self
@@ -178,16 +179,15 @@ class Client(_Base[httpx2.BaseTransport]):
 
 
 def _checked_url(url: str) -> str:
+    allowed = f"give the address of a server, like {DEFAULT_URL} or https://host/path"
     if not isinstance(cast("object", url), str):
-        raise InputError(f"url is {url!r}; give the address of a server, like {DEFAULT_URL} or https://host/path")
+        raise InputError(f"url is {url!r}; {allowed}")
     try:
         parsed = httpx2.URL(url)
     except (httpx2.InvalidURL, UnicodeEncodeError) as error:
         raise InputError(f"url is {_without_user(url)!r}: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
-        raise InputError(
-            f"url is {_without_user(url)!r}; give the address of a server, like {DEFAULT_URL} or https://host/path"
-        )
+        raise InputError(f"url is {_without_user(url)!r}; {allowed}")
     if parsed.port is not None and not 0 < parsed.port < 65536:
         raise InputError(f"url is {_without_user(url)!r}; ports go from 1 to 65535")
     return url.rstrip("/")
@@ -199,10 +199,10 @@ def _without_user(url: str) -> str:
 
 
 def _headers(key: str | None, address: str) -> dict[str, str]:
-    agent = {"User-Agent": f"comln-serve-client/{__version__}"}
+    headers = {"User-Agent": f"comln-serve-client/{__version__}"}
     key = (key or "").strip()  # secrets are often read from files, which end with a line break
     if not key:
-        return agent
+        return headers
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise InputError("the API key has characters that no key has; give it as `comln-serve keys create` printed it")
     if httpx2.URL(address).userinfo:
@@ -210,4 +210,4 @@ def _headers(key: str | None, address: str) -> dict[str, str]:
             f"there is an API key, and a user in the address of {_without_user(address)}; each needs the header "
             "Authorization, so give only one of them"
         )
-    return {**agent, "Authorization": f"Bearer {key}"}
+    return {**headers, "Authorization": f"Bearer {key}"}

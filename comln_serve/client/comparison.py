@@ -37,8 +37,6 @@ class Comparison:
 def compare(one: Evaluation, other: Evaluation) -> Comparison:
     """Compare two evaluations of the same images.
 
-    Images that one of the two classifiers was adapted to are left out.
-
     Raises:
         InputError: they are of one classifier that has not changed between them; an image has another label in the
             other; or no image is of a class that both have, or one of the two was adapted to all of these.

@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from operator import attrgetter
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
-from comln_serve.client.asking import Session, known_limits
+from comln_serve.client.asking import known_limits
 from comln_serve.client.errors import BadImageError, ComlnError, InputError
 from comln_serve.client.folders import in_turns
 from comln_serve.client.images import Prepared, Source, prepare
 from comln_serve.client.results import Limits, Rejected, Rejections, Skipped
+from comln_serve.client.session import Session
 from comln_serve.client.wire import parse
 
 OnBad: TypeAlias = Literal["skip", "raise"]
@@ -36,6 +36,7 @@ class Cuts:
     """The images of one call, and which of them have been sent.
 
     Attributes:
+        images: all of them.
         skipped: images that were left out, those given at first included.
         done: number of images that the server has taken.
         total: number of images of the call.
@@ -49,18 +50,18 @@ class Cuts:
         on_bad: OnBad,
         skipped: Sequence[Skipped] = (),
         *,
+        show: bool | None = False,
         every_class: bool = False,
         most: int = sys.maxsize,
     ) -> None:
         """Prepare nothing yet.
 
         Args:
+            on_bad: InputError is raised if it is neither, or "raise" where files were skipped.
             skipped: files of a folder that are no images.
-            most: images of a cut, should the server take more.
+            show: a bar on standard error; None: if that is a terminal.
             every_class: they make a classifier; no class may lose all its images.
-
-        Raises:
-            InputError: `on_bad` is neither, or there are files that are not to be skipped.
+            most: images of a cut, should the server take more.
         """
         if on_bad not in get_args(OnBad):
             raise InputError(f"on_bad is {on_bad!r}; give 'skip' or 'raise'")
@@ -72,14 +73,14 @@ class Cuts:
             )
         self.skipped = list(skipped)
         self._skipped_before = len(skipped)
+        self.session, self.images = session, images
         self.done, self.total = 0, len(images)
         self.partial = on_bad == "skip"
         self._left = Counter(item.label for item in images) if every_class else None
-        self._session = session
-        self._most = most
+        self._show, self._most = show, most
         self._rest = deque(images)
         self._waiting: deque[Prepared] = deque()
-        self._bar: Any = None
+        self._advance: Callable[[int], object] = lambda _images: None
 
     async def send(self, send_cut: SendCut) -> None:
         """Send all images in order; support images that take several requests, with their classes in turns.
@@ -90,12 +91,12 @@ class Cuts:
             ComlnError: a cut failed, and would in smaller requests, too.
         """
         sent = False
-        limits = await known_limits(self._session)
+        limits = await known_limits(self.session)
         self._check(limits)
         if len(self._rest) > limits.max_images:
             self._mix()
         while True:
-            limits = await known_limits(self._session)  # a cut may have narrowed them
+            limits = await known_limits(self.session)  # a cut may have narrowed them
             await self._prepare(limits)
             cut = self._take(limits)
             if not cut:
@@ -147,24 +148,21 @@ class Cuts:
         classes, and all classes of a model that is tied to a number of them.
         """
         if self._left is not None:
-            self._rest = deque(in_turns([*self._waiting, *self._rest], attrgetter("label")))
+            self._rest = deque(in_turns([*self._waiting, *self._rest]))
             self._waiting.clear()
 
     @contextmanager
-    def bar(self, title: str, show: bool | None) -> Generator[None, None, None]:
-        """Show a bar on standard error during the block; None: if that is a terminal."""
+    def bar(self, title: str) -> Generator[None, None, None]:
+        """Show a bar during the block, where one is to be shown."""
         # A program without a console, or with its standard error closed, has None there.
-        if sys.stderr is None or not (sys.stderr.isatty() if show is None else show):
+        if sys.stderr is None or not (sys.stderr.isatty() if self._show is None else self._show):
             yield
             return
         from tqdm import tqdm  # noqa: PLC0415 - only where there is something to show
 
-        with tqdm(total=self.total, desc=title, unit=" images", file=sys.stderr) as self._bar:
+        with tqdm(total=self.total, desc=title, unit=" images", file=sys.stderr) as bar:
+            self._advance = bar.update
             yield
-
-    def _advance(self, images: int) -> None:
-        if self._bar is not None:
-            self._bar.update(images)
 
     async def _prepare(self, limits: Limits) -> None:
         """Prepare images until more wait than one cut holds, or all are prepared."""
@@ -172,7 +170,7 @@ class Cuts:
         while self._rest and len(self._waiting) <= most and sum(map(_size, self._waiting)) <= room:
             batch = [self._rest.popleft() for _ in range(min(_AT_ONCE, len(self._rest)))]
             formats = limits.image_formats
-            ready = await self._session.runtime.call(_prepare_all, batch, self._session.max_side, formats)
+            ready = await self.session.call(_prepare_all, batch, self.session.max_side, formats)
             for source, found in zip(batch, ready, strict=True):
                 if isinstance(found, BadImageError):
                     self._skip(found, source.label)
@@ -198,7 +196,7 @@ class Cuts:
         of_classifier = isinstance(allowed, int) and allowed >= len(cut)
         if len(cut) == 1 or error.status not in (408, 413) or of_classifier:
             return False
-        self._session.limits = replace(limits, max_images=(len(cut) + 1) // 2)
+        self.session.limits = replace(limits, max_images=(len(cut) + 1) // 2)
         return True
 
     def _without_bad(self, cut: Sequence[Prepared], error: ComlnError) -> list[Prepared]:
@@ -247,8 +245,6 @@ def _prepare_all(
         except BadImageError as error:
             return error
 
-    if len(batch) == 1:
-        return [one(batch[0])]
     with ThreadPoolExecutor(min(_THREADS, len(batch))) as threads:
         return list(threads.map(one, batch))
 

@@ -5,6 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
+def _reduce(self: BaseException) -> tuple[Any, ...]:
+    """What an error is pickled as, for an estimator in a worker: without a call of its class, as each takes other
+    arguments.
+    """
+    return copyreg.__newobj__, (type(self), *self.args), vars(self)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 class ComlnError(Exception):
     """A call failed. Every error of the client is of this class.
 
@@ -32,8 +39,7 @@ class ComlnError(Exception):
         self.status = status
         self.request_id = request_id
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _parts(self)
+    __reduce__ = _reduce
 
 
 class InputError(ComlnError, ValueError):
@@ -62,20 +68,15 @@ class NotFoundError(ComlnError):
 
 
 class InterruptedPredicting(KeyboardInterrupt):
-    """Ctrl-C ended a call of `predict` or `predict_folder` after some of several requests.
-
-    Attributes:
-        done: number of images that the server had taken before.
-        total: number of images of the call.
-        result: what was answered before: `Predictions`.
+    """Ctrl-C ended a call of `predict` or `predict_folder` after some of several requests. `done`, `total` and `result`
+    are as of `IncompleteError`.
     """
 
     def __init__(self, *, done: int, total: int, result: Any) -> None:
         super().__init__(f"predicting was interrupted after {done} of {total} images")
         self.done, self.total, self.result = done, total, result
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _parts(self)
+    __reduce__ = _reduce
 
 
 class IncompleteError(ComlnError):
@@ -104,13 +105,6 @@ class IncompleteError(ComlnError):
             message, code=cause.code, detail=cause.detail, status=cause.status, request_id=cause.request_id
         )
         self.done, self.total, self.leftover, self.result = done, total, leftover, result
-
-
-def _parts(error: BaseException) -> tuple[Any, ...]:
-    """What an error is pickled as, for an estimator in a worker: without a call of its class, as each takes other
-    arguments.
-    """
-    return copyreg.__newobj__, (type(error), *error.args), vars(error)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def listed(texts: Sequence[str], most: int) -> str:

@@ -8,10 +8,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from comln_serve.client.arguments import Horizon
 from comln_serve.client.clients import DEFAULT_TIMEOUT, Client
 from comln_serve.client.errors import InputError
 from comln_serve.client.images import DEFAULT_MAX_SIDE, ImageSource, sources
-from comln_serve.client.making import Horizon
 from comln_serve.client.results import Adapted
 
 MOST_CLASSES = 100  # the server lists the probabilities of at most so many
@@ -106,17 +106,14 @@ class ComlnClassifier(ClassifierMixin, BaseEstimator):
             InputError, ComlnError: as in `fit`.
         """
         check_is_fitted(self)
-        position = {text: i for i, text in enumerate(_texts(self.classes_))}
-        with self._client() as client:
-            found = client.predict(_images(X), self.classifier_, top_k=1)
-        return self.classes_[[position[prediction.label] for prediction in found]]
+        return self.classes_[self._probabilities(X, 1).argmax(axis=1)]
 
     def predict_proba(self, X: Sequence[ImageSource] | NDArray[np.uint8]) -> NDArray[np.float64]:
         """Probabilities (n, N) of n images, in the order of `classes_`.
 
         Raises:
-            NotFittedError, InputError, ComlnError: as in `predict`; InputError for more than 100 classes, of which
-                the server lists the 100 likeliest only.
+            InputError: there are more than 100 classes, of which the server lists the 100 likeliest only.
+            NotFittedError, ComlnError: as in `predict`.
         """
         check_is_fitted(self)
         if len(self.classes_) > MOST_CLASSES:
@@ -124,9 +121,13 @@ class ComlnClassifier(ClassifierMixin, BaseEstimator):
                 f"the classifier has {len(self.classes_)} classes; predict_proba is for at most {MOST_CLASSES}, as "
                 "the server lists no more. Use predict"
             )
+        return self._probabilities(X, len(self.classes_))
+
+    def _probabilities(self, X: Sequence[ImageSource] | NDArray[np.uint8], top_k: int) -> NDArray[np.float64]:
+        """(n, N), 0 for all but the `top_k` likeliest classes of an image."""
         position = {text: i for i, text in enumerate(_texts(self.classes_))}
         with self._client() as client:
-            found = client.predict(_images(X), self.classifier_, top_k=len(self.classes_))
+            found = client.predict(_images(X), self.classifier_, top_k=top_k)
         probabilities = np.zeros((len(found), len(self.classes_)))
         for row, prediction in enumerate(found):
             for item in prediction.top:

@@ -116,11 +116,7 @@ class Evaluation:
 
 
 def labels_by_image(images: Sequence[Source]) -> dict[str, str]:
-    """Label of each image, by its name.
-
-    Raises:
-        InputError: an image is there twice, with different labels.
-    """
+    """Label of each image, by its name. Raises InputError if an image is there twice, with different labels."""
     labels: dict[str, str] = {}
     for image in images:
         label = image.label or ""
@@ -139,14 +135,11 @@ def class_of(labels: Iterable[str], classes: Sequence[str]) -> dict[str, str | N
 
 
 def as_classes(labels: Mapping[str, str], classes: Sequence[str], *, unknown: bool, remedy: str) -> dict[str, str]:
-    """The labels of images, each written as the classifier's class is.
+    """The labels of images, each written as the classifier's class is. Raises InputError for labels of other classes.
 
     Args:
-        unknown: images of other classes are allowed; but some must be of the classifier's.
-        remedy: what to do about labels of other classes.
-
-    Raises:
-        InputError: there are such labels.
+        unknown: these are allowed; but some images must be of the classifier's classes.
+        remedy: what to do about them.
     """
     own = class_of(labels.values(), classes)
     others = [label for label, known in own.items() if known is None]
@@ -161,14 +154,8 @@ def as_classes(labels: Mapping[str, str], classes: Sequence[str], *, unknown: bo
 
 
 def evaluation_of(found: Predictions, labels: Mapping[str, str], classifier: Classifier) -> Evaluation:
-    """Compare predictions with labels.
-
-    Args:
-        labels: of the images, by name.
-        classifier: that answered.
-
-    Raises:
-        InputError: no image of the classifier's classes could be used.
+    """Compare the predictions of a classifier with the images' labels, by name. Raises InputError if no image of its
+    classes could be used.
     """
     classes = frozenset(classifier.labels)
     images = tuple(
@@ -185,6 +172,7 @@ def evaluation_of(found: Predictions, labels: Mapping[str, str], classifier: Cla
         for one in found
     )
     known = [item for item in images if item.right is not None]
+    others = [item for item in images if item.right is None]
     if not known:
         raise InputError("no image of the classifier's classes could be used")
     taken = {label: Counter[str]() for label in classifier.labels}  # by class, what its images were taken for
@@ -194,6 +182,12 @@ def evaluation_of(found: Predictions, labels: Mapping[str, str], classifier: Cla
     scores = tuple(_score(one, taken[one.label], predicted[one.label]) for one in classifier.classes)
     recalls = [score.recall for score in scores if score.recall is not None]
     accuracy = sum(item.right is True for item in known) / len(known)
+    unknown = UnknownScore(
+        known=len(known),
+        known_refused=sum(item.unknown is True for item in known),
+        others=len(others),
+        others_refused=sum(item.unknown is True for item in others),
+    )
     return Evaluation(
         classifier=classifier.id,
         reference=classifier.reference,
@@ -204,7 +198,7 @@ def evaluation_of(found: Predictions, labels: Mapping[str, str], classifier: Cla
         balanced_accuracy=sum(recalls) / len(recalls),
         confidence=sum(item.probability for item in known) / len(known),
         classes=scores,
-        unknown=None if found.unknown_threshold is None else _unknown(images),
+        unknown=None if found.unknown_threshold is None else unknown,
         images=images,
         skipped=found.skipped,
     )
@@ -222,14 +216,4 @@ def _score(one: ClassCount, taken: Counter[str], predicted: int) -> ClassScore:
         taken_for=tuple(
             Mistaken(label=other, images=count) for other, count in taken.most_common() if other != one.label
         ),
-    )
-
-
-def _unknown(images: Sequence[Judged]) -> UnknownScore:
-    count = Counter((item.right is not None, item.unknown is True) for item in images)
-    return UnknownScore(
-        known=count[True, True] + count[True, False],
-        known_refused=count[True, True],
-        others=count[False, True] + count[False, False],
-        others_refused=count[False, True],
     )

@@ -1,18 +1,15 @@
 """Finds the images of a folder, and the classes of a folder of class folders."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
-from operator import itemgetter
 from os import PathLike
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from comln_serve.client.errors import InputError
-from comln_serve.client.images import name_of
+from comln_serve.client.images import Source, name_of, sources
 from comln_serve.client.results import Skipped
-
-_T = TypeVar("_T")
 
 Folder: TypeAlias = str | PathLike[str]
 
@@ -28,10 +25,8 @@ _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 _LITTER = {"thumbs.db", "desktop.ini", "__macosx"}
 
 
-def read_class_folders(
-    folder: Folder, *, every_class: bool = True
-) -> tuple[list[Path], list[str], tuple[Skipped, ...]]:
-    """The images of a folder of class folders, their labels, and the files that were left out.
+def read_class_folders(folder: Folder, *, every_class: bool = True) -> tuple[list[Source], tuple[Skipped, ...]]:
+    """The labelled images of a folder of class folders, and the files that were left out.
 
     A class is a folder that holds images itself; its label is its path below `folder`. Two folders named as parts of
     a data set, such as `train` and `test`, are refused: each of them holds the same classes. The images are in the
@@ -42,52 +37,51 @@ def read_class_folders(
         every_class: refuse a class folder without an image; otherwise it is left out.
 
     Raises:
-        InputError: no such folder, no class in it, a class folder without an image, or parts of a data set.
+        InputError: no such folder, no class in it, a class folder without an image or with a name that is no label,
+            or parts of a data set.
     """
     root = existing_folder(folder)
     skipped: list[Skipped] = []
-    classes: dict[str, list[Path]] = {}
+    found: list[Source] = []
+    labels: list[str] = []
     loose: list[Path] = []
     for inner, files, has_folders in _walk(root):
-        images = [path for path in files if _is_image(path)]
-        skipped += _others(files)
+        images, others = _sort_out(files)
+        skipped += others
         if inner == root:
             loose = images
         elif images:
-            classes[inner.relative_to(root).as_posix()] = images
+            found += [Source(name_of(path), path) for path in images]
+            labels += [inner.relative_to(root).as_posix()] * len(images)
         elif not has_folders:
             if every_class:
                 raise InputError(f"{inner}: this class folder holds no image; add some, or remove the folder")
             skipped.append(Skipped(image=name_of(inner), reason="is a class folder without an image"))
     above = name_of(root.resolve().parent)
-    tops = {label.partition("/")[0] for label in classes}
+    tops = {label.partition("/")[0] for label in labels}
     parts = sorted((top for top in tops if top.lower() in _PARTS), key=lambda top: "train" not in top.lower())
     if len(parts) > 1:
         raise InputError(
             f"{root}: {', '.join(parts)} look like parts of a data set, not like classes; give {root}/{parts[0]} to "
             f"adapt to, and measure the result with {root}/{parts[-1]}"
         )
-    if not classes:
+    if not labels:
         hint = f". It holds images itself: if it is a class, give the folder that it is in, {above}" if loose else ""
         raise InputError(f"{root}: there is no folder of images in it; expected {root}/<class>/<image>{hint}")
     reason = f"is beside the class folders, in none of them; expected {root}/<class>/<image>"
     skipped += [Skipped(image=name_of(path), reason=reason) for path in loose]
-    pairs = in_turns(((path, label) for label, paths in classes.items() for path in paths), itemgetter(1))
-    return [path for path, _ in pairs], [label for _, label in pairs], tuple(skipped)
+    return in_turns(sources(found, labels)), tuple(skipped)
 
 
-def read_folder(folder: Folder) -> tuple[list[Path], tuple[Skipped, ...]]:
-    """All images of a folder and of the folders in it, by path, and the files that were left out.
-
-    Raises:
-        InputError: no such folder, or no image in it.
+def read_folder(folder: Folder) -> tuple[list[Source], tuple[Skipped, ...]]:
+    """All images of a folder and of the folders in it, by path, and the files that were left out. Raises InputError if
+    there is no such folder, or no image in it.
     """
     root = existing_folder(folder)
-    files = [path for _, inside, _ in _walk(root) for path in inside]
-    images = [path for path in files if _is_image(path)]
-    if not images:
+    paths, skipped = _sort_out(path for _, inside, _ in _walk(root) for path in inside)
+    if not paths:
         raise InputError(f"{root}: there is no image in it, of those ending in {', '.join(SUFFIXES)}")
-    return images, tuple(_others(files))
+    return [Source(name_of(path), path) for path in paths], tuple(skipped)
 
 
 def existing_folder(folder: Folder) -> Path:
@@ -100,31 +94,28 @@ def existing_folder(folder: Folder) -> Path:
     raise InputError(f"{root}: is a file, not a folder; unpack an archive, and give the folder that was in it")
 
 
-def in_turns(items: Iterable[_T], class_of: Callable[[_T], object]) -> list[_T]:
-    """The first item of every class, then the second of every class, and so on: the first n are of as many classes as
+def in_turns(images: Iterable[Source]) -> list[Source]:
+    """The first image of every class, then the second of every class, and so on: the first n are of as many classes as
     possible.
     """
-    classes: dict[object, list[_T]] = {}
-    for item in items:
-        classes.setdefault(class_of(item), []).append(item)
-    return [item for row in zip_longest(*classes.values()) for item in row if item is not None]
+    classes: dict[str | None, list[Source]] = {}
+    for image in images:
+        classes.setdefault(image.label, []).append(image)
+    return [image for row in zip_longest(*classes.values()) for image in row if image is not None]
 
 
-def _others(files: list[Path]) -> list[Skipped]:
-    return [
-        Skipped(image=name_of(path), reason=_NO_FILE if _is_named_as_image(path) else _NO_IMAGE)
-        for path in files
-        if not _is_image(path)
-    ]
-
-
-def _is_image(path: Path) -> bool:
-    # Reading a pipe would wait for ever. Unlike `Path.is_file`, `isfile` raises nothing where a folder is closed.
-    return _is_named_as_image(path) and os.path.isfile(path)  # noqa: PTH113
-
-
-def _is_named_as_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES
+def _sort_out(files: Iterable[Path]) -> tuple[list[Path], list[Skipped]]:
+    """The images of some files, and the others with the reason."""
+    images: list[Path] = []
+    others: list[Skipped] = []
+    for path in files:
+        is_named_so = path.suffix.lower() in SUFFIXES
+        # Reading a pipe would wait for ever. Unlike `Path.is_file`, `isfile` raises nothing where a folder is closed.
+        if is_named_so and os.path.isfile(path):  # noqa: PTH113
+            images.append(path)
+        else:
+            others.append(Skipped(image=name_of(path), reason=_NO_FILE if is_named_so else _NO_IMAGE))
+    return images, others
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, list[Path], bool]]:

@@ -50,10 +50,8 @@ class Prepared(Source):
 
 
 def sources(images: Sequence[ImageSource], labels: Sequence[str] | None = None) -> list[Source]:
-    """Name the images of a call, and pair them with their labels.
-
-    Raises:
-        InputError: not a list of images, a single one as an array included, or not one label for each.
+    """Name the images of a call, and pair them with their labels. Raises InputError if they are no list of images, as a
+    single one as an array, or there is not one label for each.
     """
     one_or_dict = isinstance(images, str | bytes | bytearray | dict | os.PathLike | Image.Image)
     if one_or_dict or hasattr(images, "read") or not hasattr(images, "__iter__"):

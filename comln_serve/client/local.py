@@ -13,14 +13,9 @@ from comln_serve.client.errors import InputError, NotFoundError
 
 @contextmanager
 def local_client(arguments: Sequence[str], retry_seconds: float) -> Generator[Client, None, None]:
-    """A client of a server that runs in this process until the block ends.
-
-    Args:
-        arguments: flags of `comln-serve`; its environment variables and configuration file count, too.
-        retry_seconds: as of `Client`.
-
-    Raises:
-        InputError: the server cannot be started so, or is not installed.
+    """A client of a server that runs in this process until the block ends. Raises InputError if the server cannot be
+    started so, or is not installed. The arguments are flags of `comln-serve`, whose environment variables and
+    configuration file count, too.
     """
     try:
         app, database = _application(arguments)

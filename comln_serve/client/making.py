@@ -1,27 +1,23 @@
-"""The calls of the clients that make and change classifiers, as coroutines on a `Runtime`."""
+"""The calls of the clients that make and change classifiers, as coroutines on a `Session`."""
 
 import json
-import math
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any
 
-from comln_serve.client.arguments import checked_lifetime, checked_metadata, checked_texts
-from comln_serve.client.asking import Session, ask_for
+from comln_serve.client.arguments import Horizon, checked_horizon, checked_lifetime, checked_metadata, checked_texts
+from comln_serve.client.asking import ask_for
 from comln_serve.client.chain import Chain, path_of
 from comln_serve.client.cuts import Cuts, OnBad
 from comln_serve.client.errors import InputError, NotFoundError, listed
 from comln_serve.client.folders import Folder, read_class_folders
 from comln_serve.client.images import ImageSource, Prepared, sources
-from comln_serve.client.request import Request
-from comln_serve.client.results import Adapted, Classifier, ExampleList, Rejected
+from comln_serve.client.results import Adapted, ExampleList, Reference, Rejected
+from comln_serve.client.session import Request, Session
 
 _MOST_NUMBERS = 500  # most examples that the server removes at a time
-
-Horizon: TypeAlias = float | Literal["learned", "auto"] | None
 
 
 class MakingCalls:
@@ -59,16 +55,15 @@ class MakingCalls:
             on_bad: "raise" at an image that cannot be used, or "skip" it.
 
         Raises:
-            InputError: the arguments cannot be sent, they are more images or classes than the server allows, or no
-                image of a class can be used; BadImageError: an image cannot.
+            InputError: there are more images or classes than the server allows, or no image of a class can be used.
+            BadImageError: an image cannot be used.
             IncompleteError: it failed after some of several requests, and what had been made is deleted. Or all is
                 done, but somebody else has promoted another version meanwhile, which stays.
-            ComlnError: the server refused it, or there is no answer.
         """
-        items = sources(images, labels)
+        labelled = sources(images, labels)
         options = _options(name, model, horizon, metadata, expires_in_seconds)
-        cuts = Cuts(self._session, items, on_bad, every_class=True)
-        return await _upload(self._session, cuts, None, options, promote=promote, show=False)
+        cuts = Cuts(self._session, labelled, on_bad, every_class=True)
+        return await _upload(cuts, None, options, promote=promote)
 
     async def adapt_folder(
         self,
@@ -92,16 +87,16 @@ class MakingCalls:
             progress: show a bar on standard error; default: if that is a terminal.
 
         Raises:
-            InputError: there is no such folder, no class in it, or a class without images. And as `adapt`.
+            InputError: there is no such folder, no class in it, or a class without images.
         """
-        paths, labels, skipped = await self._session.runtime.call(read_class_folders, folder)
+        labelled, skipped = await self._session.call(read_class_folders, folder)
         options = _options(name, model, horizon, metadata, expires_in_seconds)
-        cuts = Cuts(self._session, sources(paths, labels), on_bad, skipped, every_class=True)
-        return await _upload(self._session, cuts, None, options, promote=promote, show=progress)
+        cuts = Cuts(self._session, labelled, on_bad, skipped, show=progress, every_class=True)
+        return await _upload(cuts, None, options, promote=promote)
 
     async def add_examples(
         self,
-        classifier: str | Classifier,
+        classifier: Reference,
         images: Sequence[ImageSource],
         labels: Sequence[str],
         *,
@@ -110,51 +105,36 @@ class MakingCalls:
     ) -> Adapted:
         """Adapt a classifier to more labelled images, of its classes or of new ones.
 
-        A classifier with a name gets a new version; one without changes in place.
-
         Args:
-            classifier: id, name, name@version, or what a call returned.
-            promote, on_bad, images, labels: as in `adapt`.
-
-        Raises:
-            NotFoundError: there is no such classifier. And as `adapt`.
+            promote, on_bad, images, labels: as in `adapt`, which raises the same errors.
         """
         cuts = Cuts(self._session, sources(images, labels), on_bad)
-        return await _upload(self._session, cuts, classifier, {}, promote=promote, show=False)
+        return await _upload(cuts, classifier, {}, promote=promote)
 
     async def add_examples_folder(
         self,
-        classifier: str | Classifier,
+        classifier: Reference,
         folder: Folder,
         *,
         promote: bool = True,
         on_bad: OnBad = "skip",
         progress: bool | None = None,
     ) -> Adapted:
-        """Adapt a classifier to a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it.
-
-        Raises:
-            InputError: as `adapt_folder`. And as `add_examples`.
-        """
+        """`add_examples` of a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it."""
         path_of(classifier)  # raises before the folder is read
-        paths, labels, skipped = await self._session.runtime.call(read_class_folders, folder)
-        cuts = Cuts(self._session, sources(paths, labels), on_bad, skipped)
-        return await _upload(self._session, cuts, classifier, {}, promote=promote, show=progress)
+        labelled, skipped = await self._session.call(read_class_folders, folder)
+        cuts = Cuts(self._session, labelled, on_bad, skipped, show=progress)
+        return await _upload(cuts, classifier, {}, promote=promote)
 
-    async def remove_examples(
-        self, classifier: str | Classifier, numbers: Sequence[int], *, promote: bool = True
-    ) -> Adapted:
+    async def remove_examples(self, classifier: Reference, numbers: Sequence[int], *, promote: bool = True) -> Adapted:
         """Adapt a classifier, once, without some of its examples. A class goes with its last one.
 
         More than 500 are removed by several requests, with one version in the end, as in `adapt`.
 
         Args:
-            numbers: of the examples, as `examples()` and the suspects of a report have them.
-            promote: as in `adapt`.
-
-        Raises:
-            NotFoundError: there is no such classifier, or no example of one of the numbers; then none is removed.
-            IncompleteError: it failed after some of several requests. And as `adapt`.
+            numbers: of the examples, as `examples()` and the suspects of a report have them. If there is no example of
+                one of them, NotFoundError is raised, and none is removed.
+            promote: as in `adapt`, which raises the same errors.
         """
         if isinstance(numbers, str | bytes) or not hasattr(numbers, "__iter__"):
             raise InputError(f"numbers is {numbers!r}; give a list of the numbers of examples")
@@ -169,7 +149,7 @@ class MakingCalls:
         parts = [wanted[start : start + _MOST_NUMBERS] for start in range(0, len(wanted), _MOST_NUMBERS)]
 
         async def remove() -> None:
-            changed: str | Classifier = classifier
+            changed: Reference = classifier
             if len(parts) > 1:  # of one part, the server removes all or none
                 await chain.begin(classifier)
                 changed = await _check_numbers(self._session, classifier, wanted)
@@ -178,24 +158,17 @@ class MakingCalls:
                 parameters = {"number": part, "promote": bool(promote and len(parts) == 1)}
                 await chain.ask(Request("DELETE", path, parameters, repeatable=False))
 
-        await chain.build(remove(), "Removing", lambda: (len(chain) * _MOST_NUMBERS, len(wanted)))
-        return await chain.finish(promote=promote, total=len(wanted))
+        return await chain.run(remove(), "Removing", lambda: (len(chain) * _MOST_NUMBERS, len(wanted)), promote=promote)
 
-    async def adapt_again(
-        self, classifier: str | Classifier, *, horizon: Horizon = None, promote: bool = True
-    ) -> Adapted:
-        """Adapt a classifier again to the examples it has: to another horizon, or by the head its model has now.
-
-        No images are sent. A classifier with a name gets a new version; one without changes in place.
+    async def adapt_again(self, classifier: Reference, *, horizon: Horizon = None, promote: bool = True) -> Adapted:
+        """Adapt a classifier again to the examples it has: to another horizon, or by the head its model has now. No
+        images are sent.
 
         Args:
             horizon: as in `adapt`; default: as the classifier has it.
             promote: as in `adapt`.
-
-        Raises:
-            NotFoundError: there is no such classifier. And as `adapt`.
         """
-        content = {"horizon": _checked_horizon(horizon)}
+        content = {"horizon": checked_horizon(horizon)}
         return await _change(self._session, classifier, "adapt", content, promote=promote)
 
     async def import_support(self, file: Folder | bytes, *, name: str | None = None, promote: bool = True) -> Adapted:
@@ -211,58 +184,49 @@ class MakingCalls:
 
         Raises:
             InputError: the file cannot be read.
-            ComlnError: the server refused it, as where it does not serve the bundle; or there is no answer.
+            ComlnError: the server refused it, as where it does not serve the bundle.
         """
-        content = file if isinstance(file, bytes) else await self._session.runtime.call(_bytes_of, Path(file))
+        content = file if isinstance(file, bytes) else await self._session.call(_bytes_of, Path(file))
         if not content:
-            raise InputError(
-                f"{'the file' if isinstance(file, bytes) else file} is empty; give an exported support set"
-            )
+            what = "the file" if isinstance(file, bytes) else file
+            raise InputError(f"{what} is empty; give an exported support set")
         parameters = {"name": name, "promote": bool(promote)}
         headers = {"Idempotency-Key": uuid.uuid4().hex, "Content-Type": "application/octet-stream"}
         request = Request("POST", "/classifiers", parameters, file=content, headers=headers)
         return await ask_for(self._session, Adapted, request)
 
     async def relabel_examples(
-        self, classifier: str | Classifier, labels: Mapping[int, str], *, promote: bool = True
+        self, classifier: Reference, labels: Mapping[int, str], *, promote: bool = True
     ) -> Adapted:
-        """Adapt a classifier with other labels for some of its examples, such as those that look mislabelled.
-
-        No images are sent. A classifier with a name gets a new version; one without changes in place.
+        """Adapt a classifier with other labels for some of its examples, such as those that look mislabelled. No images
+        are sent.
 
         Args:
             labels: new labels, of its classes or of new ones, by the number of the example, as in `examples()`; at most
-                500.
+                500. If there is no example of one of the numbers, NotFoundError is raised, and none is changed;
+                ComlnError, if no label would change.
             promote: as in `adapt`.
-
-        Raises:
-            NotFoundError: there is no such classifier, or no example of one of the numbers; then none is changed.
-            ComlnError: the server refused it, as where no label would change; or there is no answer.
         """
         by_number = {str(number): label for number, label in checked_texts("labels", labels, '{3: "lemon"}').items()}
         return await _change(self._session, classifier, "examples/labels", {"labels": by_number}, promote=promote)
 
     async def rename_classes(
-        self, classifier: str | Classifier, labels: Mapping[str, str], *, promote: bool = True
+        self, classifier: Reference, labels: Mapping[str, str], *, promote: bool = True
     ) -> Adapted:
         """Give classes of a classifier other labels, as {"lemon": "Lemon"}. Classes that get the same label are merged.
 
         No images are sent. The predictions stay the same, under the new labels; only for a merge the classifier is
-        adapted again. A classifier with a name gets a new version; one without changes in place.
+        adapted again.
 
         Args:
-            labels: new labels, by the label that a class has.
+            labels: new labels, by the label that a class has. Raises ComlnError for a label that no class has.
             promote: as in `adapt`.
-
-        Raises:
-            NotFoundError: there is no such classifier.
-            ComlnError: the server refused it, as for a label that no class has; or there is no answer.
         """
         by_label = checked_texts("labels", labels, '{"lemon": "Lemon"}')
         return await _change(self._session, classifier, "labels", {"labels": by_label}, promote=promote)
 
 
-async def _check_numbers(session: Session, classifier: str | Classifier, numbers: Sequence[int]) -> str:
+async def _check_numbers(session: Session, classifier: Reference, numbers: Sequence[int]) -> str:
     """Check that a classifier has examples of these numbers. Returns its id, or raises NotFoundError."""
     found = await ask_for(session, ExampleList, Request("GET", path_of(classifier, "examples")))
     there = {example.number for example in found.examples}
@@ -286,7 +250,7 @@ def _bytes_of(path: Path) -> bytes:
 
 
 async def _change(
-    session: Session, classifier: str | Classifier, route: str, content: Mapping[str, Any], *, promote: bool
+    session: Session, classifier: Reference, route: str, content: Mapping[str, Any], *, promote: bool
 ) -> Adapted:
     """Ask for a change that needs no images. The server makes it once, however often the request is repeated."""
     headers = {"Idempotency-Key": uuid.uuid4().hex}
@@ -305,37 +269,19 @@ def _options(
     given = {
         "name": name,
         "model": model,
-        "horizon": _checked_horizon(horizon),
+        "horizon": checked_horizon(horizon),
         "metadata": None if metadata is None else json.dumps(checked_metadata(metadata), ensure_ascii=False),
         "expires_in_seconds": checked_lifetime(expires_in_seconds),
     }
     return {key: str(value) for key, value in given.items() if value is not None}
 
 
-def _checked_horizon(horizon: Horizon) -> Horizon:
-    """The horizon, a number as a float, as NumPy has others. Raises InputError if it is none."""
-    if horizon is None or (isinstance(horizon, str) and horizon in ("learned", "auto")):
-        return horizon
-    is_number = isinstance(cast("object", horizon), Real) and not isinstance(horizon, bool)
-    if is_number and 0.0 < float(horizon) < math.inf:
-        return float(horizon)
-    raise InputError(f"horizon is {horizon!r}; give a number over 0, 'learned' or 'auto'")
-
-
-async def _upload(
-    session: Session,
-    cuts: Cuts,
-    changed: str | Classifier | None,
-    options: Mapping[str, str],
-    *,
-    promote: bool,
-    show: bool | None,
-) -> Adapted:
+async def _upload(cuts: Cuts, changed: Reference | None, options: Mapping[str, str], *, promote: bool) -> Adapted:
     """Send labelled images: the first request changes the classifier `changed`, or makes one; further requests change
     what it made.
     """
     path = "/adapt" if changed is None else path_of(changed, "examples")
-    chain = Chain(session)
+    chain = Chain(cuts.session)
     sent: list[str] = []
 
     async def send_cut(cut: Sequence[Prepared], more: bool) -> tuple[Rejected, ...]:
@@ -360,7 +306,6 @@ async def _upload(
         sent.extend(item.name for position, item in enumerate(cut) if position not in left_out)
         return rejected
 
-    with cuts.bar("adapting", show):
-        await chain.build(cuts.send(send_cut), "Sending", lambda: (cuts.done, cuts.total))
-    made = await chain.finish(promote=promote, total=cuts.total)
+    with cuts.bar("adapting"):
+        made = await chain.run(cuts.send(send_cut), "Sending", lambda: (cuts.done, cuts.total), promote=promote)
     return replace(made, images=tuple(sent), skipped=tuple(cuts.skipped))

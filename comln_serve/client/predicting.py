@@ -1,18 +1,18 @@
-"""The calls of the clients that predict, as coroutines on a `Runtime`."""
+"""The calls of the clients that predict, as coroutines on a `Session`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
-from comln_serve.client.asking import Session, ask_for, ask_partially
+from comln_serve.client.asking import ask_for, ask_partially
 from comln_serve.client.chain import path_of
 from comln_serve.client.cuts import Cuts, OnBad
 from comln_serve.client.errors import ComlnError, IncompleteError, InterruptedPredicting
 from comln_serve.client.evaluation import Evaluation, as_classes, evaluation_of, labels_by_image
 from comln_serve.client.folders import Folder, read_class_folders, read_folder
-from comln_serve.client.images import ImageSource, Prepared, Source, sources
-from comln_serve.client.request import Request
-from comln_serve.client.results import Classifier, PredictAnswer, Prediction, Predictions, Rejected
+from comln_serve.client.images import ImageSource, Prepared, sources
+from comln_serve.client.results import Classifier, PredictAnswer, Prediction, Predictions, Reference, Rejected
+from comln_serve.client.session import Request, Session
 
 _PREDICTED = 64  # images classified at a time: little is lost if the next of thousands fail, and progress is seen
 
@@ -25,7 +25,7 @@ class PredictingCalls:
     async def predict(
         self,
         images: Sequence[ImageSource],
-        classifier: str | Classifier,
+        classifier: Reference,
         *,
         top_k: int = 5,
         unknown: bool = False,
@@ -37,7 +37,6 @@ class PredictingCalls:
 
         Args:
             images: as in `adapt`.
-            classifier: id, name, name@version, or what a call returned.
             top_k: how many of the likeliest classes to list, at most 100.
             unknown: say of each image whether it is unlike every class.
             all_views: look at each image in all the views that the model takes of support images: somewhat more
@@ -46,22 +45,18 @@ class PredictingCalls:
             progress: show a bar on standard error; None: if that is a terminal.
 
         Raises:
-            InputError: the arguments cannot be sent; BadImageError: an image cannot.
-            NotFoundError: there is no such classifier.
+            BadImageError: an image cannot be used.
             IncompleteError: it failed after some of several requests, or the classifier was changed between them;
                 `result` has what they answered.
             InterruptedPredicting (a KeyboardInterrupt): the same on Ctrl-C.
-            ComlnError: the server refused it, or there is no answer.
         """
-        cuts = Cuts(self._session, sources(images), on_bad, most=_PREDICTED)
-        return await _predict(
-            self._session, cuts, classifier, top_k, unknown=unknown, all_views=all_views, show=progress
-        )
+        cuts = Cuts(self._session, sources(images), on_bad, show=progress, most=_PREDICTED)
+        return await _predict(cuts, classifier, top_k=top_k, unknown=unknown, all_views=all_views)
 
     async def predict_folder(
         self,
         folder: Folder,
-        classifier: str | Classifier,
+        classifier: Reference,
         *,
         top_k: int = 5,
         unknown: bool = False,
@@ -69,27 +64,20 @@ class PredictingCalls:
         on_bad: OnBad = "skip",
         progress: bool | None = None,
     ) -> Predictions:
-        """Classify all images of a folder, and of the folders in it.
+        """`predict` for all images of a folder, and of the folders in it. Raises InputError if there are none.
 
         Args:
-            top_k, unknown, all_views: as in `predict`.
-            on_bad: "skip" files that cannot be used (`skipped` of the result has them), or "raise".
-            progress: show a bar on standard error; default: if that is a terminal.
-
-        Raises:
-            InputError: there is no such folder, or no image in it. And as `predict`.
+            on_bad, progress: as in `adapt_folder`.
         """
-        paths, skipped = await self._session.runtime.call(read_folder, folder)
-        cuts = Cuts(self._session, sources(paths), on_bad, skipped, most=_PREDICTED)
-        return await _predict(
-            self._session, cuts, classifier, top_k, unknown=unknown, all_views=all_views, show=progress
-        )
+        images, skipped = await self._session.call(read_folder, folder)
+        cuts = Cuts(self._session, images, on_bad, skipped, show=progress, most=_PREDICTED)
+        return await _predict(cuts, classifier, top_k=top_k, unknown=unknown, all_views=all_views)
 
     async def evaluate(
         self,
         images: Sequence[ImageSource],
         labels: Sequence[str],
-        classifier: str | Classifier,
+        classifier: Reference,
         *,
         unknown: bool = False,
         all_views: bool = False,
@@ -99,90 +87,63 @@ class PredictingCalls:
         """Classify labelled images and compare. Those that the classifier was adapted to say nothing about new ones.
 
         Args:
-            images, classifier, all_views, on_bad, progress: as in `predict`.
-            labels: one for each image, of the classifier's classes.
+            images, all_views, on_bad, progress: as in `predict`, which raises the same errors.
+            labels: one for each image, of the classifier's classes, or InputError is raised.
             unknown: count the images found unlike every class, too. Images of other classes can be among them then.
-
-        Raises:
-            InputError: labels are of other classes, or no image can be used. And as `predict`.
         """
-        items = sources(images, labels)
-        cuts = Cuts(self._session, items, on_bad, most=_PREDICTED)
+        cuts = Cuts(self._session, sources(images, labels), on_bad, show=progress, most=_PREDICTED)
         remedy = "Correct the labels"
-        return await _evaluate(
-            self._session, cuts, items, classifier, remedy, unknown=unknown, all_views=all_views, show=progress
-        )
+        return await _evaluate(cuts, classifier, remedy=remedy, unknown=unknown, all_views=all_views)
 
     async def evaluate_folder(
         self,
         folder: Folder,
-        classifier: str | Classifier,
+        classifier: Reference,
         *,
         unknown: bool = False,
         all_views: bool = False,
         on_bad: OnBad = "skip",
         progress: bool | None = None,
     ) -> Evaluation:
-        """Classify a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it, and compare.
+        """`evaluate` for a folder of class folders, `folder/<class>/<image>`, as `adapt_folder` reads it, but a class
+        folder without an image is skipped.
 
         Args:
-            all_views, on_bad, progress: as in `predict_folder`. A class folder without an image is skipped, too.
-
-        Raises:
-            InputError: as `adapt_folder`. And as `evaluate`.
+            on_bad, progress: as in `adapt_folder`.
         """
-        paths, labels, skipped = await self._session.runtime.call(
-            partial(read_class_folders, every_class=False), folder
-        )
-        items = sources(paths, labels)
-        cuts = Cuts(self._session, items, on_bad, skipped, most=_PREDICTED)
+        images, skipped = await self._session.call(read_class_folders, folder, every_class=False)
+        cuts = Cuts(self._session, images, on_bad, skipped, show=progress, most=_PREDICTED)
         remedy = f"Rename or move the folders: a label is a folder's path below {folder}"
-        return await _evaluate(
-            self._session, cuts, items, classifier, remedy, unknown=unknown, all_views=all_views, show=progress
-        )
+        return await _evaluate(cuts, classifier, remedy=remedy, unknown=unknown, all_views=all_views)
 
 
 async def _predict(
-    session: Session,
-    cuts: Cuts,
-    classifier: str | Classifier,
-    top_k: int,
-    *,
-    unknown: bool,
-    all_views: bool,
-    show: bool | None,
-    examples: bool = False,
-    revision: int | None = None,
+    cuts: Cuts, classifier: Reference, *, top_k: int, revision: int | None = None, **flags: bool
 ) -> Predictions:
     """Classify all images by one revision of one classifier.
 
     Args:
-        examples: ask which of the images are examples of the classifier.
         revision: that it must be; None: that of the first answer.
+        flags: `unknown`, `all_views` and `examples` of POST /predict.
     """
-    reference = classifier.id if isinstance(classifier, Classifier) else classifier
-    path_of(reference)
+    path_of(classifier)  # raises before images are read
+    by = classifier.id if isinstance(classifier, Classifier) else classifier
+    fields = {"top_k": str(top_k), **{name: bool(flag) for name, flag in flags.items()}, "partial": cuts.partial}
     answers: list[PredictAnswer] = []
     found: list[Prediction] = []
 
-    async def send_cut(cut: Sequence[Prepared], more: bool) -> tuple[Rejected, ...]:  # noqa: ARG001 - as of any cut
+    async def send_cut(cut: Sequence[Prepared], _more: bool) -> tuple[Rejected, ...]:
+        nonlocal by, revision
+        images = [item.content for item in cut]
+        request = Request("POST", "/predict", fields={"classifier": by, **fields}, images=images)
+        answer, rejected = await ask_partially(cuts.session, PredictAnswer, request)
+        if revision not in (None, answer.revision):  # its classes may be others now
+            raise ComlnError(
+                f"{answer.classifier} was changed meanwhile: its revision was {revision} and is {answer.revision}. "
+                "Begin again, so that one revision classifies all images"
+            )
         # All by the classifier that answered first, should the name be promoted meanwhile.
-        by = answers[0].classifier if answers else reference
-        request = Request(
-            "POST",
-            "/predict",
-            fields={
-                "classifier": by,
-                "top_k": str(top_k),
-                "unknown": bool(unknown),
-                "examples": examples,
-                "all_views": bool(all_views),
-                "partial": cuts.partial,
-            },
-            images=[item.content for item in cut],
-        )
-        answer, rejected = await ask_partially(session, PredictAnswer, request)
-        _check_revision(answer, answers[0].revision if answers else revision)
+        by, revision = answer.classifier, answer.revision
         answers.append(answer)
         pairs = zip(answer.predictions, cut, strict=True)
         found.extend(replace(one, image=item.name) for one, item in pairs if one is not None)
@@ -202,44 +163,23 @@ async def _predict(
         )
 
     try:
-        with cuts.bar("predicting", show):
+        with cuts.bar("predicting"):
             await cuts.send(send_cut)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, ComlnError) as error:
         if not answers:
             raise
-        raise InterruptedPredicting(done=cuts.done, total=cuts.total, result=result()) from None
-    except ComlnError as error:
-        if not answers:
-            raise
+        so_far: dict[str, Any] = {"done": cuts.done, "total": cuts.total, "result": result()}
+        if isinstance(error, KeyboardInterrupt):
+            raise InterruptedPredicting(**so_far) from None
         message = f"Predicting ended after {cuts.done} of {cuts.total} images: {error}"
-        raise IncompleteError(message, error, done=cuts.done, total=cuts.total, result=result()) from error
+        raise IncompleteError(message, error, **so_far) from error
     return result()
 
 
-def _check_revision(answer: PredictAnswer, expected: int | None) -> None:
-    """Raise ComlnError if the classifier was changed between two requests, as its classes may be others now."""
-    if expected not in (None, answer.revision):
-        raise ComlnError(
-            f"{answer.classifier} was changed meanwhile: its revision was {expected} and is {answer.revision}. Begin "
-            "again, so that one revision classifies all images"
-        )
-
-
-async def _evaluate(
-    session: Session,
-    cuts: Cuts,
-    items: Sequence[Source],
-    reference: str | Classifier,
-    remedy: str,
-    *,
-    unknown: bool,
-    all_views: bool,
-    show: bool | None,
-) -> Evaluation:
-    given = labels_by_image(items)
-    known = await ask_for(session, Classifier, Request("GET", path_of(reference)))
+async def _evaluate(cuts: Cuts, classifier: Reference, *, remedy: str, unknown: bool, all_views: bool) -> Evaluation:
+    given = labels_by_image(cuts.images)
+    known = await ask_for(cuts.session, Classifier, Request("GET", path_of(classifier)))
     labels = as_classes(given, known.labels, unknown=unknown, remedy=remedy)
-    found = await _predict(
-        session, cuts, known, 1, unknown=unknown, all_views=all_views, show=show, examples=True, revision=known.revision
-    )
+    flags = {"unknown": unknown, "all_views": all_views, "examples": True}
+    found = await _predict(cuts, known, top_k=1, revision=known.revision, **flags)
     return evaluation_of(found, labels, known)

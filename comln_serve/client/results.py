@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import sqrt
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 _MOST_SHOWN = 5  # classes of predictions that are shown in a line
 _Z = 1.959964  # of a normal distribution, 95 % lie within so many standard deviations
@@ -24,11 +24,7 @@ def interval_of(accuracy: float, images: int) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassCount:
-    """A class and its number of support images.
-
-    Attributes:
-        thumbnail: number of the example that the server keeps a thumbnail of; None: of none.
-    """
+    """A class, its number of support images, and the number of the one that the server keeps a thumbnail of."""
 
     label: str
     examples: int
@@ -103,10 +99,8 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Classifier:
-    """A stored classifier. As an argument it stands for exactly this one, by its id.
-
-    Attributes:
-        head_sha256, embedder_sha256: what of its model it was adapted with, as in `Model`; None: not known.
+    """A stored classifier. As an argument it stands for exactly this one, by its id. The hashes are of what it was
+    adapted with, as in `Model`; that of the head is None where it is not known.
     """
 
     id: str
@@ -143,6 +137,10 @@ class Classifier:
         return f"<{type(self).__name__} {known}{self.id}: {len(self.classes)} classes, {images} images, {self.model}>"
 
 
+Reference: TypeAlias = str | Classifier
+"""How a call is given a classifier: id, name, name@version, or what a call returned."""
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ClassifierDetail(Classifier):
     """A stored classifier with its report."""
@@ -163,9 +161,7 @@ class Rejected:
     """An image of a request that the server went on without; `index` is its position, from 0."""
 
     index: int
-    code: str
     message: str
-    detail: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +191,6 @@ class Adapted(ClassifierDetail):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassProbability:
-    """A class and its probability."""
-
     label: str
     probability: float
 
@@ -272,8 +266,6 @@ class Predictions(Sequence[Prediction]):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierPage:
-    """A page of the server's list."""
-
     classifiers: tuple[Classifier, ...]
     next: int | None
 
@@ -288,10 +280,7 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleList:
-    """The support images of a classifier, in the order sent."""
-
     classifier: str
-    revision: int
     examples: tuple[Example, ...]
 
 
@@ -342,19 +331,12 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelList:
-    """The models that are served."""
-
     models: tuple[Model, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsReloaded:
-    """Names of models, by what reloading did to them.
-
-    Attributes:
-        default: the default model now.
-        replaced: their bundle has changed.
-    """
+    """Names of models, by what reloading did to them (`replaced`: their bundle has changed), and of the default now."""
 
     default: str
     added: tuple[str, ...]
@@ -393,11 +375,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """The answer of a health check.
-
-    Attributes:
-        version, provider, classifiers: of `ready` only; `classifiers` is None if the server requires keys.
-    """
+    """The answer of a health check; `live` has a `status` only. `classifiers` is None if the server requires keys."""
 
     status: str
     version: str | None = None

@@ -5,16 +5,15 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
+from types import NoneType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
 
 
 def parse(kind: type[_T], value: Any) -> _T:
-    """Build a dataclass from a JSON object. Fields that it does not have are ignored: newer servers send more.
-
-    Raises:
-        ValueError: a field is missing or of another type.
+    """Build a dataclass from a JSON object. Fields that it does not have are ignored: newer servers send more. Raises
+    ValueError if a field is missing or of another type.
     """
     return cast("_T", _parse(kind, value, kind.__name__))
 
@@ -38,8 +37,11 @@ def _parse(kind: Any, value: Any, where: str) -> Any:
     elif origin is Mapping:
         items = _expect(dict, value, where).items()
         found = {key: _parse(inner[1], item, f"{where}.{key}") for key, item in items}
-    elif inner:
-        found = _parse_union(inner, value, where)
+    elif value is None and NoneType in inner:
+        found = None
+    elif inner:  # a union; the only one of two values is that of a number and a list of numbers
+        others = [one for one in inner if one is not NoneType]
+        found = _parse(others[-1 if isinstance(value, list) else 0], value, where)
     elif dataclasses.is_dataclass(kind):
         found = _parse_object(cast("type[Any]", kind), value, where)
     elif kind is datetime:
@@ -49,15 +51,6 @@ def _parse(kind: Any, value: Any, where: str) -> Any:
     else:
         found = value if kind is Any else _expect(kind, value, where)
     return found
-
-
-def _parse_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    if value is None and type(None) in kinds:
-        return None
-    others = [kind for kind in kinds if kind is not type(None)]
-    # The only union of two values is that of a number and a list of numbers.
-    chosen = next((kind for kind in others if (get_origin(kind) is tuple) == isinstance(value, list)), others[0])
-    return _parse(chosen, value, where)
 
 
 def _parse_object(kind: type[Any], value: Any, where: str) -> Any:

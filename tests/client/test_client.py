@@ -285,7 +285,7 @@ def test_a_cancelled_scope_leaves_nothing(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
 ) -> None:
     """All that happens in it is cancelled, but for cleaning up, which ends if the server does not answer."""
-    monkeypatch.setattr("comln_serve.client.runtime._CLEANING_SECONDS", 0.2 if hangs else 30.0)
+    monkeypatch.setattr("comln_serve.client.session._CLEANING_SECONDS", 0.2 if hangs else 30.0)
     engine = make_engine(max_images=2)
     engine.warm()
 

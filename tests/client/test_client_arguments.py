@@ -181,7 +181,7 @@ def test_other_arguments_that_cannot_be_sent(comln: Client, line: Wire, tmp_path
             Client(max_side=wrong_side)
     for time in (np.float32(3), np.int64(3)):
         with Client(timeout=time, retry_seconds=time) as client:
-            assert client._http.timeout.read == 3.0
+            assert client._session.http.timeout.read == 3.0
     with pytest.raises(InputError, match="url is 8000; give the address of a server"):
         Client(8000)  # pyright: ignore[reportArgumentType]
 

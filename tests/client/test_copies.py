@@ -8,7 +8,8 @@ import httpx2
 import pytest
 
 from comln_serve.client import Client, InputError, predicting
-from comln_serve.client.commands.copies import Copies, folder_of
+from comln_serve.client.commands.copies import copy_files, folder_of
+from comln_serve.client.images import Source
 from comln_serve.client.results import Prediction, Predictions
 from tests.client.pictures import class_folder
 from tests.client.wires import Run, Wire
@@ -36,6 +37,15 @@ def test_files_are_copied_into_folders_of_their_classes(run: Run, comln: Client,
         assert (copy.read_bytes(), copy.stat().st_mtime) == (source.read_bytes(), source.stat().st_mtime)
     assert run(*arguments, "--classifier", "shop", "--json").stderr == ""
     assert inside(tmp_path / "out") == expected, "what is there is not copied again"
+
+
+def test_a_folder_that_is_called_like_an_address_is_copied_from(
+    run: Run, comln: Client, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    photos.rename("data:photos")
+    result = run("predict", "data:photos", "--copy-to", "out", "--classifier", "shop")
+    assert (result.exit_code, result.stderr) == (0, "6 files are in folders of out\n")
 
 
 def test_what_is_done_before_ctrl_c_is_copied(
@@ -93,7 +103,8 @@ def test_unknown_images_have_a_folder_of_their_own(photos: Path, tmp_path: Path)
         Prediction(label="red", probability=0.9, top=(), unknown=one, image=str(file))
         for file, one in zip(files, unknown, strict=True)
     ]
-    assert Copies(tmp_path / "out", files).make(predictions_of(*found), files) == 2
+    images = [Source(str(file), file) for file in files]
+    assert copy_files(tmp_path / "out", predictions_of(*found), images) == 2
     assert inside(tmp_path / "out") == ["red/0.png", "unknown/0.png"]
 
 
@@ -107,7 +118,7 @@ def test_a_file_that_cannot_be_copied_leaves_no_part(
     file = photos / "red" / "0.png"
     found = predictions_of(Prediction(label="red", probability=0.9, top=(), image=str(file)))
     with pytest.raises(InputError, match=r"cannot be copied into .*/red: No space left on device; the 0 files before"):
-        Copies(tmp_path / "out", [file]).make(found, [file])
+        copy_files(tmp_path / "out", found, [Source(str(file), file)])
     assert inside(tmp_path / "out") == []
 
 

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from comln_serve.client import BadImageError, InputError
 from comln_serve.client.folders import read_class_folders, read_folder
-from comln_serve.client.images import Source, prepare, sources
+from comln_serve.client.images import Source, prepare
 from comln_serve.imaging import FORMATS
 from tests.client.pictures import COLOURS, class_folder
 from tests.support.image_files import encode, image_bytes
@@ -24,6 +24,10 @@ ORIENTATION = 0x0112
 
 def prepared(content: object, max_side: int | None = 32, formats: Sequence[str] = FORMATS) -> bytes:
     return prepare(Source("it", content), max_side, formats).content
+
+
+def labels_of(images: Sequence[Source]) -> list[str | None]:
+    return [image.label for image in images]
 
 
 def opened(data: bytes) -> Image.Image:
@@ -116,16 +120,25 @@ def test_classes_of_a_folder(tmp_path: Path) -> None:
     (root / "blue" / "notes.txt").write_bytes(b"")
     (root / "loose.png").write_bytes(b"")
     (root / "red" / "round").symlink_to(root)
-    paths, labels, skipped = read_class_folders(root)
+    images, skipped = read_class_folders(root)
     # One of each class, then the next of each.
-    assert labels == ["blue", "deep/er", "green", "red", "blue", "green", "red", "blue"]
-    assert [path.name for path in paths] == ["0.png", "0.JPG", "0.png", "0.png", "1.png", "1.png", "1.png", "2.png"]
+    assert labels_of(images) == ["blue", "deep/er", "green", "red", "blue", "green", "red", "blue"]
+    assert [Path(image.name).name for image in images] == [
+        "0.png",
+        "0.JPG",
+        "0.png",
+        "0.png",
+        "1.png",
+        "1.png",
+        "1.png",
+        "2.png",
+    ]
     assert {Path(item.image).name: item.reason.split()[1] for item in skipped} == {
         "notes.txt": "no",
         "loose.png": "beside",
     }
     inside, others = read_folder(root)
-    assert {path.name for path in inside} == {"0.png", "1.png", "2.png", "0.JPG", "loose.png"}
+    assert {Path(image.name).name for image in inside} == {"0.png", "1.png", "2.png", "0.JPG", "loose.png"}
     assert [Path(item.image).name for item in others] == ["notes.txt"]
 
 
@@ -135,8 +148,8 @@ def test_what_cannot_be_read_as_a_file_is_left_out(tmp_path: Path) -> None:
     os.mkfifo(root / "red" / "pipe.png")
     (root / "red" / "link.png").symlink_to("gone.png")
     (root / "blue" / "again.png").symlink_to(root / "blue" / "0.png")
-    paths, _, skipped = read_class_folders(root)
-    assert sorted(path.name for path in paths) == ["0.png"] * 3 + ["again.png"]
+    images, skipped = read_class_folders(root)
+    assert sorted(Path(image.name).name for image in images) == ["0.png"] * 3 + ["again.png"]
     assert [Path(item.image).name for item in skipped] == ["link.png", "pipe.png"]
     assert all("a broken link, a pipe" in item.reason for item in skipped)
     assert read_folder(root)[1] == skipped
@@ -177,7 +190,7 @@ def test_very_deep_folders(tmp_path: Path) -> None:
         folder.mkdir()
     (folder / "0.png").write_bytes(image_bytes())
     assert len(read_folder(root)[0]) == 4
-    assert set(read_class_folders(root)[1]) == {*COLOURS, folder.relative_to(root).as_posix()}
+    assert set(labels_of(read_class_folders(root)[0])) == {*COLOURS, folder.relative_to(root).as_posix()}
     (folder / "0.png").unlink()
     os.removedirs(folder)  # pytest could not: Python 3.11 removes folders by recursion
 
@@ -193,7 +206,8 @@ def test_parts_of_a_data_set_are_not_classes(tmp_path: Path, names: tuple[str, .
     assert str(found.value).rpartition("/")[2] in set(names) - {first}
     for name in names[1:]:  # one alone may be a class
         (tmp_path / name).rename(tmp_path / f"{name}s")
-    assert set(read_class_folders(tmp_path)[1]) == {f"{names[0]}/lemon", *(f"{name}s/lemon" for name in names[1:])}
+    labels = labels_of(read_class_folders(tmp_path)[0])
+    assert set(labels) == {f"{names[0]}/lemon", *(f"{name}s/lemon" for name in names[1:])}
 
 
 def test_folders_that_have_no_classes(tmp_path: Path) -> None:
@@ -214,8 +228,8 @@ def test_folders_that_have_no_classes(tmp_path: Path) -> None:
     (tmp_path / "photos" / "empty" / "notes.txt").write_bytes(b"")
     with pytest.raises(InputError, match="photos/empty: this class folder holds no image"):
         read_class_folders(tmp_path / "photos")
-    _, labels, skipped = read_class_folders(tmp_path / "photos", every_class=False)
-    assert set(labels) == set(COLOURS)
+    images, skipped = read_class_folders(tmp_path / "photos", every_class=False)
+    assert set(labels_of(images)) == set(COLOURS)
     assert [one.image for one in skipped] == [
         str(tmp_path / "photos" / "empty" / "notes.txt"),
         str(tmp_path / "photos" / "empty"),
@@ -226,8 +240,8 @@ def test_folders_that_have_no_classes(tmp_path: Path) -> None:
 
 def test_jpegs_as_some_browsers_save_them(tmp_path: Path) -> None:
     (tmp_path / "a.jfif").write_bytes(image_bytes())
-    paths, _ = read_folder(tmp_path)
-    assert [path.name for path in paths] == ["a.jfif"]
+    images, _ = read_folder(tmp_path)
+    assert [Path(image.name).name for image in images] == ["a.jfif"]
 
 
 @pytest.mark.parametrize(("position", "byte"), [(17, 0), (41, 13)])  # of the entries' numbers and types
@@ -244,13 +258,20 @@ def test_damaged_exif_data_do_not_matter(position: int, byte: int) -> None:
     assert opened(prepared(bytes(data))).size == (32, 16)
 
 
+def test_a_folder_that_is_called_like_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files have names, unlike an image in a data URL."""
+    monkeypatch.chdir(tmp_path)
+    folder = class_folder(Path("data:photos"), each=1)
+    for images, _ in (read_class_folders(folder), read_folder(folder)):
+        assert [image.name for image in images] == [f"data:photos/{label}/0.png" for label in sorted(COLOURS)]
+
+
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9")
     folder = class_folder(tmp_path / "photos", each=1)
     (folder / "red" / f"{name}.png").write_bytes(b"none")
-    paths, labels, _ = read_class_folders(folder)
-    assert any(source.name.endswith(r"caf\xe9.png") for source in sources(paths, labels))
+    images, _ = read_class_folders(folder)
+    assert any(image.name.endswith(r"caf\xe9.png") for image in images)
     (folder / "red").rename(folder / name)
-    paths, labels, _ = read_class_folders(folder)
     with pytest.raises(InputError, match="not valid Unicode"):
-        sources(paths, labels)
+        read_class_folders(folder)

@@ -39,6 +39,6 @@ def adapt(
 ) -> None:
     """Make a classifier from a folder of class folders, DIR/<class>/<image>."""
     options |= {"horizon": parse_horizon(horizon), "metadata": parse_metadata(metadata) or None}
-    before = promoted_before(client, output, name, must_exist=False) if name else None
+    before = promoted_before(client, output, name) if name else None
     made = client.adapt_folder(folder, name=name, progress=output.progress, **options)
     show_made(output, made, before, dict(enumerate(made.images, 1)), anew=True)

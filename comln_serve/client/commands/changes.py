@@ -12,33 +12,23 @@ from comln_serve.client.results import Adapted, ClassifierDetail
 _MOST_LABELS = 5
 
 
-def promoted_before(
-    client: Client, output: Output, reference: str, *, must_exist: bool = True
-) -> ClassifierDetail | None:
+def promoted_before(client: Client, output: Output, reference: str) -> ClassifierDetail | None:
     """Ask, before a classifier is changed, for what to compare the change with: the version that its name stands for,
-    or the classifier itself if it has no name. None if the output is JSON: programs compare by themselves.
-
-    Args:
-        must_exist: whether to raise NotFoundError if there is no such classifier, or to return None.
+    or the classifier itself if it has no name. None if there is no such classifier, which the change will say, or if
+    the output is JSON: programs compare by themselves.
     """
-    if output.as_json:
-        return None
-    try:
-        found = client.classifier(reference)
-        return found if found.name is None or found.promoted else client.classifier(found.name)
-    except NotFoundError:
-        if must_exist:
-            raise
-        return None
+    if not output.as_json:
+        with suppress(NotFoundError):
+            found = client.classifier(reference)
+            return found if found.name is None or found.promoted else client.classifier(found.name)
+    return None
 
 
 def added_files(client: Client, output: Output, made: Adapted) -> dict[int, str]:
     """Files of the examples that were just added, by number. Empty if the output will name no examples."""
-    report = made.report
-    if output.as_json or report is None:
-        return {}
-    held = report.held_out
-    if not ((held and held.suspects) or report.near_duplicates or report.contradictory):
+    report, held = made.report, made.report and made.report.held_out
+    names_some = report and ((held and held.suspects) or report.near_duplicates or report.contradictory)
+    if output.as_json or not names_some:
         return {}
     with suppress(ComlnError):  # the examples are added: only their names are missing
         numbers = [item.number for item in client.examples(made)]
@@ -48,12 +38,7 @@ def added_files(client: Client, output: Output, made: Adapted) -> dict[int, str]
 
 
 def show_made(
-    output: Output,
-    made: Adapted,
-    before: ClassifierDetail | None,
-    files: Mapping[int, str] | None = None,
-    *,
-    anew: bool = False,
+    output: Output, made: Adapted, before: ClassifierDetail | None, files: Mapping[int, str] = {}, *, anew: bool = False
 ) -> None:
     """Show what was made, what changed, what was left out, and what could not be cleaned up.
 
@@ -62,8 +47,8 @@ def show_made(
         files: of the examples that were sent, by number.
         anew: as of `changed`.
     """
-    changes = [] if before is None else changed(before, made, {} if anew else files or {}, anew=anew)
-    output.show(made, lambda: described(made, files or {}, changes))
+    changes = [] if before is None else changed(before, made, {} if anew else files, anew=anew)
+    output.show(made, lambda: described(made, files, changes))
     if made.leftover:
         deletes = command_line("classifiers rm", *made.leftover)
         output.note(f"partial versions could not be deleted: {', '.join(made.leftover)}; {deletes} deletes them")

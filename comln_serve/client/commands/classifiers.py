@@ -1,7 +1,6 @@
 """The subcommands of `comln classifiers`."""
 
 import json
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,6 @@ from comln_serve.client.errors import ComlnError, InputError
 from comln_serve.client.results import Classifier, ClassifierDetail
 
 _LONGEST_HEADER = 1 << 24  # bytes of a support file's
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @click.group(cls=OnceGroup)
@@ -101,7 +99,7 @@ def _deleted(client: Client, deleted: Sequence[ClassifierDetail]) -> Iterator[st
 @connected
 def promote(client: Client, output: Output, ref: str) -> None:
     """Let a name stand for one of its versions, name@version."""
-    before = promoted_before(client, output, ref, must_exist=False)
+    before = promoted_before(client, output, ref)
     found = client.promote(ref)
     output.show(found, lambda: _stands_for(found, before))
 
@@ -111,7 +109,7 @@ def promote(client: Client, output: Output, ref: str) -> None:
 @connected
 def rollback(client: Client, output: Output, name: str) -> None:
     """Let a name stand for the version promoted before."""
-    before = promoted_before(client, output, name, must_exist=False)
+    before = promoted_before(client, output, name)
     found = client.rollback(name)
     output.show(found, lambda: _stands_for(found, before))
 
@@ -236,7 +234,7 @@ def import_(client: Client, output: Output, file: Path, *, name: str | None, pro
     named, before = name or _name_in(file), None
     if named is not None:
         with suppress(InputError):  # the server will refuse the name
-            before = promoted_before(client, output, named, must_exist=False)
+            before = promoted_before(client, output, named)
     made = client.import_support(file, name=name, promote=promote)
     show_made(output, made, before, anew=True)
 
@@ -252,7 +250,7 @@ def _name_in(file: Path) -> str | None:
         found = json.loads(header["__metadata__"]["support"])["name"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    return found if isinstance(found, str) and _NAME.fullmatch(found) else None
+    return found if isinstance(found, str) else None
 
 
 def _classes(found: ClassifierDetail) -> str:

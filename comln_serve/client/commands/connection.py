@@ -42,11 +42,8 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, in the 
 
 
 def command_line(name: str, *arguments: str) -> str:
-    """A command to be copied into a shell, which reaches the same classifiers as the one that is running.
-
-    Args:
-        name: such as "classifiers rollback".
-        arguments: what follows, quoted where a shell needs it.
+    """A command, such as "classifiers rollback", to be copied into a shell, with its arguments quoted. It reaches the
+    same classifiers as the command that is running.
     """
     context = click.get_current_context(silent=True)
     given = {} if context is None else context.params
@@ -65,11 +62,7 @@ class OnceCommand(click.Command):
     """A command that refuses an option given twice; click would take the last one without a word."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse what was typed.
-
-        Raises:
-            UsageError: an option that has one value is given twice.
-        """
+        """Parse what was typed. Raises UsageError if an option that has one value is given twice."""
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for option in () if ctx.resilient_parsing else given:
             if not isinstance(option, click.Option) or option.multiple:
@@ -127,10 +120,8 @@ class Output:
         click.echo(text, err=True)
 
     def fail(self, error: ComlnError, *, done: Mapping[str, Any] | None = None) -> NoReturn:
-        """End the command: status 2 for what cannot be carried out as given, else 1.
-
-        Args:
-            done: fields of what was done before the error, which is printed beside them as JSON.
+        """End the command: status 2 for what cannot be carried out as given, else 1. As JSON, the fields of what was
+        `done` before are printed beside the error.
         """
         if self.as_json:
             facts = {name: getattr(error, name) for name in ("code", "message", "detail", "status", "request_id")}
@@ -165,13 +156,9 @@ def connected(command: Callable[Concatenate[Client, Output, _P], None]) -> Calla
         help="How long after its first attempt a request that failed is tried again; 0: never.",
     )
     @click.option("--local", is_flag=True, help="Use no server: do its work in this process.")
-    @click.option(
-        "--models-dir", metavar="TEXT", help="With --local: folder of model bundles.  [default: that of comln-serve]"
-    )
-    @click.option(
-        "--database-url", metavar="TEXT", help="With --local: database of classifiers.  [default: that of comln-serve]"
-    )
-    @click.option("--config", metavar="TEXT", help="With --local: configuration file of the server.")
+    @click.option("--models-dir", help="With --local: folder of model bundles.  [default: that of comln-serve]")
+    @click.option("--database-url", help="With --local: database of classifiers.  [default: that of comln-serve]")
+    @click.option("--config", help="With --local: configuration file of the server.")
     @JSON
     @functools.wraps(command)
     def run(*args: Any, as_json: bool, **options: Any) -> None:

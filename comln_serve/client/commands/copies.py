@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from typing import cast
 
 from comln_serve.client.errors import InputError
-from comln_serve.client.images import name_of
+from comln_serve.client.images import Source
 from comln_serve.client.results import Predictions
 
 _UNKNOWN = "unknown"
@@ -24,10 +25,7 @@ _NOT_IN_NAMES = re.compile(
 
 def folder_of(label: str) -> str:
     """Name of the folder of a class: its label, in which characters that no name can have are written as in addresses
-    (fruit/apple: fruit%2Fapple).
-
-    Raises:
-        InputError: it is too long.
+    (fruit/apple: fruit%2Fapple). Raises InputError if it is too long.
     """
     name = _NOT_IN_NAMES.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), label)
     if not name or len(name.encode()) > _MOST_BYTES:
@@ -38,67 +36,49 @@ def folder_of(label: str) -> str:
     return name
 
 
-class Copies:
-    """Puts a copy of each classified file into the folder of its class. Nothing that is there is overwritten."""
+def check_folder(folder: Path, inputs: Sequence[Path | str]) -> None:
+    """Raise InputError if nothing can be written to a folder, or copies there would be among the images of an input."""
+    within = folder.resolve()
+    for path in map(Path, inputs):
+        if path.is_dir() and within.is_relative_to(path.resolve()):
+            raise InputError(f"--copy-to {folder} is in {path}, whose images are classified; give a folder beside it")
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        reason = "may not be written to" if there.is_dir() else "is no folder"
+        raise InputError(f"--copy-to {folder}: {there} {reason}; give another folder")
 
-    def __init__(self, folder: Path, inputs: Sequence[Path]) -> None:
-        """Make nothing yet.
 
-        Args:
-            folder: for the folders of the classes.
-            inputs: files and folders that are classified.
+def check_labels(folder: Path, labels: Sequence[str], *, unknown: bool) -> None:
+    """Raise InputError if a class cannot have a folder. Classes that differ only in case share one on some systems. If
+    images may be found unknown, these get a folder of their own.
+    """
+    names = [folder_of(label) for label in labels]
+    if unknown and _UNKNOWN in map(str.lower, names):
+        raise InputError(
+            f"{folder / _UNKNOWN} would be the folder of a class and of images that are of none; give the "
+            "class another label (comln classifiers rename-classes), or leave out --unknown or --copy-to"
+        )
 
-        Raises:
-            InputError: nothing can be written there, or the copies would be among the images of an input.
-        """
-        self.folder = folder
-        within = folder.resolve()
-        around = next((path for path in inputs if path.is_dir() and within.is_relative_to(path.resolve())), None)
-        if around is not None:
-            raise InputError(f"--copy-to {folder} is in {around}, whose images are classified; give a folder beside it")
-        there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
-        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-            reason = "may not be written to" if there.is_dir() else "is no folder"
-            raise InputError(f"--copy-to {folder}: {there} {reason}; give another folder")
 
-    def check_labels(self, labels: Sequence[str], *, unknown: bool) -> None:
-        """Raise InputError if a class cannot have a folder. Classes that differ only in case share one on some systems.
+def copy_files(folder: Path, found: Predictions, files: Sequence[Source]) -> int:
+    """Copy files that were classified into folders of their classes in `folder`. Returns how many.
 
-        Args:
-            unknown: whether images may be found unknown, which get a folder of their own.
-        """
-        names = [folder_of(label) for label in labels]
-        if unknown and _UNKNOWN in map(str.lower, names):
+    A file that was copied by an earlier command is not copied again. Nothing is overwritten: another file of the same
+    name gets one with a number, as 1 (2).png. Raises InputError if a file cannot be copied; those before it are.
+    """
+    by_name = {file.name: cast("Path", file.content) for file in files}
+    chosen = {item.image: _UNKNOWN if item.unknown else folder_of(item.label) for item in found}
+    made: set[Path] = set()
+    for image, name in chosen.items():
+        file, inside = by_name[image], folder / name
+        try:
+            inside.mkdir(parents=True, exist_ok=True)
+            made.add(next(target for target in _targets(inside, file) if target not in made and _copy(file, target)))
+        except OSError as error:
             raise InputError(
-                f"{self.folder / _UNKNOWN} would be the folder of a class and of images that are of none; give the "
-                "class another label (comln classifiers rename-classes), or leave out --unknown or --copy-to"
-            )
-
-    def make(self, found: Predictions, files: Sequence[Path]) -> int:
-        """Copy the files that were classified. Returns how many.
-
-        A file that was copied by an earlier command is not copied again. Another file of the same name gets one with a
-        number, as 1 (2).png.
-
-        Raises:
-            InputError: a file cannot be copied; those before it are.
-        """
-        by_name = {name_of(file): file for file in files}
-        chosen = {item.image: _UNKNOWN if item.unknown else folder_of(item.label) for item in found}
-        made: set[Path] = set()
-        for image, name in chosen.items():
-            file, folder = by_name[image], self.folder / name
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                made.add(
-                    next(target for target in _targets(folder, file) if target not in made and _copy(file, target))
-                )
-            except OSError as error:
-                raise InputError(
-                    f"{name_of(file)}: cannot be copied into {folder}: {error.strerror}; the {len(made)} files before "
-                    "it are copied"
-                ) from error
-        return len(made)
+                f"{image}: cannot be copied into {inside}: {error.strerror}; the {len(made)} files before it are copied"
+            ) from error
+    return len(made)
 
 
 def _targets(folder: Path, file: Path) -> Iterator[Path]:

@@ -5,6 +5,7 @@ import io
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,18 +39,13 @@ class Begun:
 
 
 def check_table(target: str | None, top_k: int, *, resume: bool, replace: bool) -> Begun | None:
-    """Check the options of a table before thousands of images are sent for it.
+    """Check the options of a table before thousands of images are sent for it. Raises InputError if the file cannot be
+    written or holds something else, or the options do not fit together.
 
     Args:
         target: file, - for standard output; None: there is to be no table.
-        resume: go on with the table that is there.
+        resume: go on with the table that is there, which is returned.
         replace: write over what is there.
-
-    Returns:
-        What to go on with; None: nothing.
-
-    Raises:
-        InputError: the file cannot be written or holds something else, or the options do not fit together.
     """
     if resume and replace:
         raise InputError("--resume and --replace exclude each other")
@@ -61,8 +57,12 @@ def check_table(target: str | None, top_k: int, *, resume: bool, replace: bool) 
     _check_writable(path)
     if resume:
         return _begun_table(path, top_k)
-    if not replace:
-        _refuse_existing(path, top_k)
+    if not replace and path.is_file() and path.stat().st_size:
+        there = "is there, and is no table to --resume; give another file, or --replace"
+        with suppress(InputError):
+            if (begun := _begun_table(path, top_k)) is not None:
+                there = f"has {len(begun.files)} rows; --resume goes on with it, --replace replaces it"
+        raise InputError(f"{path}: {there}")
     return None
 
 
@@ -78,24 +78,9 @@ def _check_writable(path: Path) -> None:
         path.resolve().unlink()  # what a link led to, which was made here, not the link
 
 
-def _refuse_existing(path: Path, top_k: int) -> None:
-    """Refuse to write a new table over a file that has something in it."""
-    if not path.is_file() or not path.stat().st_size:
-        return
-    try:
-        begun = _begun_table(path, top_k)
-    except InputError:
-        begun = None
-    if begun is None:
-        raise InputError(f"{path}: is there, and is no table to --resume; give another file, or --replace")
-    raise InputError(f"{path}: has {len(begun.files)} rows; --resume goes on with it, --replace replaces it")
-
-
 def _begun_table(path: Path, top_k: int) -> Begun | None:
-    """Read what a table has so far; None if the file does not exist or is empty.
-
-    Raises:
-        InputError: the file is no table of this command, or a row before the last is damaged.
+    """Read what a table has so far; None if the file does not exist or is empty. Raises InputError if it is no table of
+    this command, or a row before the last is damaged.
     """
     if path.exists() and not path.is_file():  # reading a pipe or a terminal would wait for ever
         raise InputError(f"{path}: is no file; --resume needs the file of a table, --csv FILE")
@@ -140,14 +125,11 @@ def _begun_table(path: Path, top_k: int) -> Begun | None:
 
 
 def write_table(output: Output, target: str, found: Predictions, top_k: int, begun: Begun | None = None) -> None:
-    """Write a row for each image, skipped ones last, with the reason in `error`.
+    """Write a row for each image, skipped ones last, with the reason in `error`. Raises InputError if that fails.
 
     Args:
         target: file, - for standard output.
         begun: from `check_table`: the rows are added to these.
-
-    Raises:
-        InputError: it cannot be written.
     """
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, _head(top_k))

@@ -13,7 +13,7 @@ from comln_serve.client.commands.options import ALL_VIEWS, FOLDER, ON_BAD
 from comln_serve.client.commands.tables import first_of, interval, note_skipped, percent, shown, table
 from comln_serve.client.comparison import Comparison, compare
 from comln_serve.client.errors import ComlnError, InputError
-from comln_serve.client.evaluation import Evaluation, Judged, class_of
+from comln_serve.client.evaluation import Evaluation, Judged, class_of, labels_by_image
 from comln_serve.client.folders import read_class_folders
 from comln_serve.client.results import Classifier
 
@@ -70,7 +70,8 @@ def _check_shared(folder: Path, known: Classifier, other: Classifier) -> None:
 
     A folder without a class of the first classifier is refused by its evaluation.
     """
-    _, labels, _ = read_class_folders(folder, every_class=False)
+    images, _ = read_class_folders(folder, every_class=False)
+    labels = labels_by_image(images).values()
     own, others = class_of(labels, known.labels), class_of(labels, other.labels)
     of_first = [label for label, found in own.items() if found is not None]
     if of_first and all(others[label] is None for label in of_first):

@@ -11,10 +11,11 @@ import click
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.changes import added_files, promoted_before, show_made
 from comln_serve.client.commands.connection import OnceGroup, Output, command_line, connected
-from comln_serve.client.commands.options import IMAGES, ON_BAD, PROMOTE, StandardInput, images_of
+from comln_serve.client.commands.options import IMAGES, ON_BAD, PROMOTE, images_of
 from comln_serve.client.commands.tables import table
 from comln_serve.client.errors import InputError
 from comln_serve.client.folders import read_folder
+from comln_serve.client.images import name_of
 
 
 def _parse_range(text: str) -> range:
@@ -49,13 +50,7 @@ def list_all(client: Client, output: Output, ref: str) -> None:
 @ON_BAD
 @connected
 def add(
-    client: Client,
-    output: Output,
-    ref: str,
-    paths: Sequence[Path | StandardInput],
-    *,
-    label: str | None,
-    **options: Any,
+    client: Client, output: Output, ref: str, paths: Sequence[Path | str], *, label: str | None, **options: Any
 ) -> None:
     """Adapt a classifier to more images, of its classes or of new ones: DIR/<class>/<image>, or with --label CLASS
     files, and all images of folders and the folders in them; - is an image on standard input.
@@ -74,23 +69,21 @@ def add(
     show_made(output, made, before, added_files(client, output, made))
 
 
-def _class_folder(paths: Sequence[Path | StandardInput]) -> Path:
+def _class_folder(paths: Sequence[Path | str]) -> Path:
     """The folder of class folders that was given. Raises InputError if anything else was given."""
-    folders: list[Path] = []
     for path in paths:
-        if isinstance(path, StandardInput):
+        if isinstance(path, str):
             raise InputError("- is an image on standard input; say of which class it is: --label CLASS")
         if not path.is_dir():
             raise InputError(f"{path} is a file; say of which class it is: --label CLASS")
-        folders.append(path)
-    folder, *others = folders
-    if others:
+    if len(paths) > 1:
         raise InputError(
-            f"received {len(folders)} folders; give one at a time, that of the class folders, or say of which class "
+            f"received {len(paths)} folders; give one at a time, that of the class folders, or say of which class "
             "all their images are: --label CLASS"
         )
+    folder = Path(paths[0])
     images, _ = read_folder(folder)
-    if all(image.parent == folder for image in images):
+    if all(Path(image.name).parent == Path(name_of(folder)) for image in images):
         raise InputError(
             f"{folder} holds images itself, and no class folders; say of which class they are: --label CLASS"
         )
@@ -129,10 +122,8 @@ def relabel(client: Client, output: Output, ref: str, label: str, numbers: Seque
 
 
 def _chosen(client: Client, ref: str, numbers: Sequence[range]) -> list[int]:
-    """The numbers that were given, and of the ranges the numbers of existing examples: removed ones leave gaps.
-
-    Raises:
-        InputError: there is no example in a range.
+    """The numbers that were given, and of the ranges the numbers of existing examples: removed ones leave gaps. Raises
+    InputError if there is no example in a range.
     """
     if all(len(some) == 1 for some in numbers):
         return [some[0] for some in numbers]

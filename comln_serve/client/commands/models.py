@@ -40,13 +40,9 @@ def reload(client: Client, output: Output) -> None:
     output.show(done, lambda: "\n".join([*lines, shown(f"default: {done.default}")]))
 
 
-def trouble_of(item: Classifier, models: Iterable[Model]) -> tuple[str, str] | None:
-    """Why a classifier does not fit its model: in two words, and in a sentence with what to do. None: it fits.
-
-    Args:
-        models: that are served.
-    """
-    model = next((one for one in models if one.name == item.model), None)
+def trouble_of(item: Classifier, served: Iterable[Model]) -> tuple[str, str] | None:
+    """Why a classifier does not fit its model: in two words, and in a sentence with what to do. None: it fits."""
+    model = next((one for one in served if one.name == item.model), None)
     if model is None:
         return "not served", (
             f"its model {item.model} is not served here, so it cannot predict: serve that bundle again, or adapt its "

@@ -9,12 +9,12 @@ import click
 
 from comln_serve.client.clients import Client
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
-from comln_serve.client.commands.copies import Copies
+from comln_serve.client.commands.copies import check_folder, check_labels, copy_files
 from comln_serve.client.commands.csv_table import Begun, check_table, write_table
-from comln_serve.client.commands.options import ALL_VIEWS, IMAGES, ON_BAD, StandardInput, images_of
+from comln_serve.client.commands.options import ALL_VIEWS, IMAGES, ON_BAD, images_of
 from comln_serve.client.commands.tables import note_skipped, percent, shown, table
 from comln_serve.client.errors import IncompleteError, InputError, InterruptedPredicting
-from comln_serve.client.images import Source, name_of
+from comln_serve.client.images import Source
 from comln_serve.client.results import Classifier, Predictions
 
 
@@ -38,7 +38,7 @@ from comln_serve.client.results import Classifier, Predictions
 def predict(
     client: Client,
     output: Output,
-    paths: Sequence[Path | StandardInput],
+    paths: Sequence[Path | str],
     *,
     csv_file: str | None,
     resume: bool,
@@ -49,17 +49,18 @@ def predict(
 ) -> None:
     """Classify images: files, or all images of folders and the folders in them; - is an image on standard input."""
     for option, given in (("--resume", resume), ("--copy-to", copy_to is not None)):
-        if given and StandardInput() in paths:
+        if given and "-" in paths:
             raise InputError(f"{option} needs files with names; - has none")
     files, skipped = images_of(paths, on_bad)
-    copies = None if copy_to is None else Copies(copy_to, [path for path in paths if isinstance(path, Path)])
+    if copy_to is not None:
+        check_folder(copy_to, paths)
     begun = check_table(csv_file, options["top_k"], resume=resume, replace=replace_table)
-    if begun is not None or copies is not None:
+    if begun is not None or copy_to is not None:
         # The version whose labels are checked also predicts, even if its name is promoted to another one meanwhile.
         options["classifier"] = client.classifier(options["classifier"])
     if begun is not None:
-        _check_begun(output, begun, csv_file, options["classifier"], copies=copies is not None)
-        files = [file for file in files if isinstance(file, Path) and name_of(file) not in begun.files]
+        _check_begun(output, begun, csv_file, options["classifier"], copies=copy_to is not None)
+        files = [file for file in files if file.name not in begun.files]
         skipped = [item for item in skipped if item.image not in begun.files]
         if not files:
             output.note(f"all files are in {csv_file}")
@@ -74,8 +75,8 @@ def predict(
                 )
                 output.show(nothing, str)
             return
-    if copies is not None:
-        copies.check_labels(options["classifier"].labels, unknown=options["unknown"])
+    if copy_to is not None:
+        check_labels(copy_to, options["classifier"].labels, unknown=options["unknown"])
     try:
         found = client.predict(files, on_bad=on_bad, progress=output.progress, **options)
     except (IncompleteError, InterruptedPredicting) as error:
@@ -87,8 +88,8 @@ def predict(
                     f"{len(some)} of {error.total} predictions are in {csv_file}; for the rest, give the command again "
                     f"with --resume --classifier {some.classifier}{', without --replace' if replace_table else ''}"
                 )
-        if copies is not None:
-            _copy(output, copies, error.result, files)
+        if copy_to is not None:
+            _copy(output, copy_to, error.result, files)
         raise
     found = replace(found, skipped=(*skipped, *found.skipped))
     if csv_file is not None:
@@ -98,14 +99,14 @@ def predict(
     elif csv_file != "-":
         output.write(f"{len(found)} {'more ' if begun and begun.files else ''}predictions in {csv_file}\n")
     note_skipped(output, found.skipped)
-    if copies is not None:
-        _copy(output, copies, found, files)
+    if copy_to is not None:
+        _copy(output, copy_to, found, files)
 
 
-def _copy(output: Output, copies: Copies, found: Predictions, files: Sequence[Path | Source]) -> None:
-    number = copies.make(found, [file for file in files if isinstance(file, Path)])
+def _copy(output: Output, folder: Path, found: Predictions, files: Sequence[Source]) -> None:
+    number = copy_files(folder, found, files)
     if not output.as_json:
-        output.note(f"{number} {'file is' if number == 1 else 'files are'} in folders of {copies.folder}")
+        output.note(f"{number} {'file is' if number == 1 else 'files are'} in folders of {folder}")
 
 
 def _check_begun(output: Output, begun: Begun, csv_file: str | None, classifier: Classifier, *, copies: bool) -> None:

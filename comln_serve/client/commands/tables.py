@@ -77,14 +77,14 @@ def described(made: ClassifierDetail, files: Mapping[int, str], changes: Sequenc
     report = made.report
     if report is None:
         return "\n".join([*lines, *changes])
-    if report.held_out is not None:
-        held = report.held_out
+    held = report.held_out
+    if held is not None:
         judged = f"of {held.judged} images classified without themselves"
         lines.append(f"expected accuracy: {percent(held.accuracy)} ({interval(held.interval)}), {judged}")
     lines += changes
     all_of = f"({command_line('classifiers show --json', made.reference)} lists all)"
-    if report.held_out is not None and report.held_out.suspects:
-        lines += _suspects(made, report.held_out.suspects, files, all_of)
+    if held is not None and held.suspects:
+        lines += _suspects(made, held.suspects, files, all_of)
     contradictory = _known(report.contradictory, files)
     # All of them are named below then, with the files that are known.
     lines += [shown(note) for note in report.notes if not (contradictory and _CONTRADICTORY in note)]
@@ -106,23 +106,22 @@ def _known(groups: Sequence[Sequence[int]], files: Mapping[int, str]) -> list[Se
 def _groups(what: str, groups: Sequence[Sequence[int]], files: Mapping[int, str], all_of: str) -> list[str]:
     """Lines of groups of examples, of which those with known files come first; so do these in each group."""
     lines: list[str] = []
-    for group in sorted(groups, key=files.keys().isdisjoint)[:_MOST_OF_REPORT]:
+    for group in sorted(groups, key=files.keys().isdisjoint):
         members = [_example(number, files) for number in sorted(group, key=lambda number: number not in files)]
-        lines.append(shown(f"  {what}: {listed(members, _MOST_OF_A_GROUP)}"))
-    if len(groups) > _MOST_OF_REPORT:
-        lines.append(f"  and {_count(len(groups) - _MOST_OF_REPORT, 'more group', 'more groups')} {all_of}")
-    return lines
+        lines.append(f"{what}: {listed(members, _MOST_OF_A_GROUP)}")
+    more = "more group" if len(lines) == _MOST_OF_REPORT + 1 else "more groups"
+    return first_of(lines, _MOST_OF_REPORT, more, all_of)
 
 
 def _suspects(made: ClassifierDetail, suspects: Sequence[Suspect], files: Mapping[int, str], all_of: str) -> list[str]:
     """Lines of images that look mislabelled."""
+    texts = [
+        f"{_example(item.number, files)}: {item.label}, or rather {item.likelier} ({percent(item.score)})"
+        for item in suspects
+    ]
     lines = [f"{_count(len(suspects), 'image looks', 'images look')} mislabelled:"]
+    lines += first_of(texts, _MOST_OF_REPORT, where=all_of)
     first = suspects[:_MOST_OF_REPORT]
-    for item in first:
-        which = f"{_example(item.number, files)}: {item.label}, or rather {item.likelier}"
-        lines.append(shown(f"  {which} ({percent(item.score)})"))
-    if len(suspects) > len(first):
-        lines.append(f"  and {len(suspects) - len(first)} more {all_of}")
     which = "it" if len(first) == 1 else "them" if len(first) == len(suspects) else f"these {len(first)}"
     reference = made.name if made.name is not None and made.promoted else made.reference
     # Correcting a version that its name does not stand for must not promote it.
@@ -141,13 +140,13 @@ def note_skipped(output: Output, skipped: Sequence[Skipped]) -> None:
         output.note("\n".join([f"{_count(len(skipped), 'file was', 'files were')} skipped:", *files]))
 
 
-def first_of(items: Sequence[str], most: int = _MOST_LISTED, what: str = "more") -> list[str]:
-    """A line for each of the first items, and one that says how many more there are."""
+def first_of(
+    items: Sequence[str], most: int = _MOST_LISTED, what: str = "more", where: str = "(--json lists all)"
+) -> list[str]:
+    """A line for each of the first items, and one that says how many more there are, and where."""
+    lines = [shown(f"  {item}") for item in items[:most]]
     rest = len(items) - most
-    return [
-        *(shown(f"  {item}") for item in items[:most]),
-        *([f"  and {rest} {what} (--json lists all)"] if rest > 0 else []),
-    ]
+    return [*lines, f"  and {rest} {what} {where}"] if rest > 0 else lines
 
 
 def _count(number: int, one: str, many: str) -> str:
