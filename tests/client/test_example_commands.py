@@ -92,6 +92,13 @@ def test_what_adding_does_not_take(run: Run, line: Wire, tmp_path: Path) -> None
     assert line.requests == []
 
 
+def test_no_image_is_sent_where_there_is_no_such_classifier(run: Run, line: Wire, tmp_path: Path) -> None:
+    result = run("examples", "add", "none", class_folder(tmp_path / "photos"))
+    assert result.exit_code != 0
+    assert "none" in result.stderr
+    assert [request.method for request in line.requests] == ["GET"]
+
+
 def test_changes_are_compared_with_what_the_name_stood_for(run: Run, comln: Client, tmp_path: Path) -> None:
     comln.adapt_folder(class_folder(tmp_path / "photos", each=3), name="shop")
     comln.add_examples("shop", [image_bytes()], ["red"], promote=False)
@@ -223,7 +230,8 @@ def a_classifier(version: int, accuracy: float | None, *labels: str, **report: A
     """With ten images of each class."""
     suspects = report.pop("suspects", ())
     held = HeldOut(folds=2, judged=20, accuracy=accuracy or 0.0, confusion=(), suspects=suspects, predicted=None)
-    report = {"horizon_choice": None, "unknown_threshold": None, "near_duplicates": (), "contradictory": (), **report}
+    none: dict[str, Any] = {"horizon_choice": None, "unknown_threshold": None, "temperature": None}
+    report = {**none, "near_duplicates": (), "contradictory": (), **report}
     return Adapted(
         id=f"clf_{version}",
         name="shop",

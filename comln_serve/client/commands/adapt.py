@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from comln_serve.client.clients import Client
-from comln_serve.client.commands.changes import promoted_before, show_made
+from comln_serve.client.commands.changes import promoted_if_any, show_made
 from comln_serve.client.commands.connection import OnceCommand, Output, connected
 from comln_serve.client.commands.options import FOLDER, ON_BAD, parse_horizon, parse_metadata
 
@@ -39,6 +39,6 @@ def adapt(
 ) -> None:
     """Make a classifier from a folder of class folders, DIR/<class>/<image>."""
     options |= {"horizon": parse_horizon(horizon), "metadata": parse_metadata(metadata) or None}
-    before = promoted_before(client, output, name) if name else None
+    before = promoted_if_any(client, output, name) if name else None
     made = client.adapt_folder(folder, name=name, progress=output.progress, **options)
     show_made(output, made, before, dict(enumerate(made.images, 1)), anew=True)

@@ -14,13 +14,19 @@ _MOST_LABELS = 5
 
 def promoted_before(client: Client, output: Output, reference: str) -> ClassifierDetail | None:
     """Ask, before a classifier is changed, for what to compare the change with: the version that its name stands for,
-    or the classifier itself if it has no name. None if there is no such classifier, which the change will say, or if
-    the output is JSON: programs compare by themselves.
+    or the classifier itself if it has no name. None if the output is JSON: programs compare by themselves. Raises
+    NotFoundError if there is no such classifier.
     """
-    if not output.as_json:
-        with suppress(NotFoundError):
-            found = client.classifier(reference)
-            return found if found.name is None or found.promoted else client.classifier(found.name)
+    if output.as_json:
+        return None
+    found = client.classifier(reference)
+    return found if found.name is None or found.promoted else client.classifier(found.name)
+
+
+def promoted_if_any(client: Client, output: Output, reference: str) -> ClassifierDetail | None:
+    """`promoted_before`, or None where there may be no such classifier yet."""
+    with suppress(NotFoundError):
+        return promoted_before(client, output, reference)
     return None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from comln_serve.client.clients import Client
-from comln_serve.client.commands.changes import promoted_before, show_made
+from comln_serve.client.commands.changes import promoted_before, promoted_if_any, show_made
 from comln_serve.client.commands.connection import OnceGroup, Output, connected
 from comln_serve.client.commands.models import trouble_of
 from comln_serve.client.commands.options import PROMOTE, parse_horizon, parse_metadata
@@ -99,7 +99,7 @@ def _deleted(client: Client, deleted: Sequence[ClassifierDetail]) -> Iterator[st
 @connected
 def promote(client: Client, output: Output, ref: str) -> None:
     """Let a name stand for one of its versions, name@version."""
-    before = promoted_before(client, output, ref)
+    before = promoted_if_any(client, output, ref)
     found = client.promote(ref)
     output.show(found, lambda: _stands_for(found, before))
 
@@ -109,7 +109,7 @@ def promote(client: Client, output: Output, ref: str) -> None:
 @connected
 def rollback(client: Client, output: Output, name: str) -> None:
     """Let a name stand for the version promoted before."""
-    before = promoted_before(client, output, name)
+    before = promoted_if_any(client, output, name)
     found = client.rollback(name)
     output.show(found, lambda: _stands_for(found, before))
 
@@ -234,7 +234,7 @@ def import_(client: Client, output: Output, file: Path, *, name: str | None, pro
     named, before = name or _name_in(file), None
     if named is not None:
         with suppress(InputError):  # the server will refuse the name
-            before = promoted_before(client, output, named)
+            before = promoted_if_any(client, output, named)
     made = client.import_support(file, name=name, promote=promote)
     show_made(output, made, before, anew=True)
 
