@@ -1,18 +1,13 @@
 """`comln-serve`: starts the server; `comln-serve keys`: manages its API keys."""
 
-import os
 import sys
-from contextlib import ExitStack, suppress
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from contextlib import suppress
 
 from comln_serve import __version__
 from comln_serve.configuration.refusal import refuse
-from comln_serve.configuration.settings import Settings
 from comln_serve.configuration.sources import read_configuration
 from comln_serve.errors import ServiceError, StartupError
 from comln_serve.key_commands import keys_command
-from comln_serve.server.processes import processes
 from comln_serve.streams import write_utf8
 
 
@@ -34,23 +29,13 @@ def main(argv: list[str] | None = None) -> int:
         with suppress(BrokenPipeError):  # as of `| head`
             print(settings.text(), flush=True)
         return 0
+    # Imported only now: what a server needs takes a second.
+    from comln_serve.starting import run  # noqa: PLC0415
+
     try:
-        return _serve(settings)
+        return run(settings)
     except (StartupError, ServiceError) as error:
         return refuse(error, hide=settings.database_url)
-
-
-def _serve(settings: Settings) -> int:
-    workers, embedder = processes(settings)
-    with ExitStack() as stack:
-        folder = None
-        if workers > 1:
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="comln-serve-")))
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
-        # prometheus_client looks for the variable when it is imported.
-        from comln_serve.starting import run  # noqa: PLC0415 - see above
-
-        return run(settings, workers, folder, embedder=embedder)
 
 
 if __name__ == "__main__":

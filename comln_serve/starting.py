@@ -6,6 +6,7 @@ import signal
 from contextlib import ExitStack
 from pathlib import Path
 from socket import socket
+from tempfile import TemporaryDirectory
 from types import FrameType
 
 from threadpoolctl import threadpool_limits
@@ -21,7 +22,13 @@ from comln_serve.engine.engine import Engine, load_models
 from comln_serve.engine.reloading import warn_of_absent
 from comln_serve.errors import ServiceError, StartupError
 from comln_serve.logs import configure_logs, log_worker
-from comln_serve.machine import allow_open_files, freeze_garbage_collector, return_large_memory
+from comln_serve.machine import (
+    allow_open_files,
+    freeze_garbage_collector,
+    may_have_gpu,
+    return_large_memory,
+    suitable_workers,
+)
 from comln_serve.server.hangup import hold_hangups, reload_on_hangup
 from comln_serve.server.listening import listen
 from comln_serve.server.serve import addresses, allowed_hosts, check_tls, serve, warn_if_open, warn_of_contradictions
@@ -31,17 +38,13 @@ from comln_serve.storage import Store
 logger = logging.getLogger("comln_serve")
 
 
-def run(settings: Settings, workers: int, folder: Path | None, *, embedder: bool) -> int:
+def run(settings: Settings) -> int:
     """Serve until a signal. Returns the exit status (1: could not get ready).
-
-    Args:
-        workers: processes that serve.
-        folder: for files that several processes share; None: there is only one.
-        embedder: whether one more process embeds for them.
 
     Raises:
         StartupError, ServiceError: the configuration cannot be used.
     """
+    workers, embedder = processes(settings)
     hold_hangups()
     configure_logs(settings.log_level, settings.log_format)
     check_tls(settings)
@@ -53,9 +56,10 @@ def run(settings: Settings, workers: int, folder: Path | None, *, embedder: bool
         sockets = [stack.enter_context(listening) for listening in listen(settings.host, settings.port)]
         warn_if_open(settings)
         warn_of_contradictions(settings, workers)
+        if workers == 1:
+            return _work(settings, sockets, SharedCounts())
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="comln-serve-")))
         shared = SharedCounts(workers, folder, embedder=embedder)
-        if folder is None:
-            return _work(settings, sockets, shared)
         share_metrics(folder, shared)
         batches = stack.enter_context(listen_for_batches(shared.embedder_socket)) if embedder else None
 
@@ -70,6 +74,28 @@ def run(settings: Settings, workers: int, folder: Path | None, *, embedder: bool
                 return refuse(error, hide=settings.database_url)
 
         return Supervisor(shared, work, _prepare).run()
+
+
+def processes(settings: Settings) -> tuple[int, bool]:
+    """How many processes serve, and whether one more embeds for them.
+
+    Raises:
+        StartupError: this system cannot do that.
+    """
+    mode = settings.embedding_process
+    gpu = settings.provider in ("auto", "cuda") and may_have_gpu()
+    can_share = hasattr(os, "memfd_create")
+    shares = can_share and (mode == "on" or (mode == "auto" and gpu))
+    if settings.workers == "auto":
+        # Without a process that embeds, each would have the networks, and buffers, in the GPU's memory.
+        workers = 1 if gpu and not shares else suitable_workers(embedder=shares)
+    else:
+        workers = settings.workers
+    if workers > 1 and not hasattr(os, "fork"):
+        raise StartupError("several workers need a system that can fork, such as Linux; start with --workers 1")
+    if mode == "on" and not can_share:
+        raise StartupError("--embedding-process on needs Linux; leave it out")
+    return workers, shares and workers > 1
 
 
 def _prepare() -> None:
@@ -116,7 +142,7 @@ def _work(settings: Settings, sockets: list[socket], shared: SharedCounts) -> in
 
     signal.signal(signal.SIGTERM, stop)
     reload_on_hangup(engine.reload)
-    serve(app, settings, sockets)
+    serve(app, sockets)
     return 0 if engine.failure is None else 1
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from comln_serve import starting
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import SharedCounts
 from comln_serve.errors import StartupError
-from comln_serve.server import processes as module
-from comln_serve.server.processes import processes
 from comln_serve.server.supervisor import Supervisor
+from comln_serve.starting import processes
 from tests.support import http
 from tests.support.image_files import image_bytes
 from tests.support.live import LiveServer, live_server
@@ -48,8 +48,8 @@ QUERIES = [image_bytes((200, 60, 20), seed=seed) for seed in range(4)]
 def test_when_one_embeds_for_all(
     monkeypatch: pytest.MonkeyPatch, gpu: bool, linux: bool, options: dict[str, object], expected: tuple[int, bool]
 ) -> None:
-    monkeypatch.setattr(module, "may_have_gpu", lambda: gpu)
-    monkeypatch.setattr(module, "suitable_workers", lambda *, embedder: 8)
+    monkeypatch.setattr(starting, "may_have_gpu", lambda: gpu)
+    monkeypatch.setattr(starting, "suitable_workers", lambda *, embedder: 8)
     if linux:
         monkeypatch.setattr(os, "memfd_create", lambda _: 0, raising=False)
     else:

@@ -5,6 +5,7 @@ counts, and none leaves a file behind. They get their full size at the start: a 
 it wrote to one of them, which it has mapped into its memory, would be killed by SIGBUS, and so would its successors.
 """
 
+import os
 from pathlib import Path
 
 from prometheus_client import values
@@ -33,6 +34,7 @@ def share_metrics(folder: Path, shared: SharedCounts) -> None:
             f"{folder}: cannot be written: {error.strerror}. Each worker keeps its metrics there, "
             f"{sum(_SIZES.values()) / 1e6:.1f} MB; make room, or set TMPDIR to another folder"
         ) from error
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
     values.ValueClass = values.MultiProcessValue(lambda: shared.process)
 
 
