@@ -19,12 +19,6 @@ from comln_serve.storage import Store, sqlite_file, utc_now
 _MOST_DAYS = 3660
 _LONGEST_NAME = 64
 
-# The server's flags that choose the database.
-_FLAGS = (
-    ("--config", "FILE", "configuration file of the servers"),
-    ("--database-url", "URL", "of the servers; default: as theirs, from COMLN_DATABASE_URL or file"),
-)
-
 
 def keys_command(arguments: Sequence[str]) -> int:
     """Run `comln-serve keys ...`. Returns the exit status (1: there is no such key).
@@ -36,8 +30,7 @@ def keys_command(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     url = _database_url(options)
     with closing(Store(url)) as store:
-        status: int = options.run(store, options)
-        return status
+        return int(options.run(store, options))
 
 
 def _database_url(options: argparse.Namespace) -> str:
@@ -76,13 +69,17 @@ def _is_absent(file: Path) -> bool:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("comln-serve keys", description=__doc__)
-    _add_flags(parser)
+    # Accepted before and after the command. A default would overwrite a value given before it.
+    flags = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    flags.add_argument("--config", metavar="FILE", help="configuration file of the servers")
+    flags.add_argument(
+        "--database-url", metavar="URL", help="of the servers; default: as theirs, from COMLN_DATABASE_URL or file"
+    )
+    parser = argparse.ArgumentParser("comln-serve keys", description=__doc__, parents=[flags])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[[Store, argparse.Namespace], int], help_: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=help_, description=help_)
-        _add_flags(added)
+        added = commands.add_parser(name, help=help_, description=help_, parents=[flags])
         added.set_defaults(run=run, makes_database=run is _create)
         return added
 
@@ -115,12 +112,6 @@ def _parser() -> argparse.ArgumentParser:
     revoke = command("revoke", _revoke, "Revoke a key, for good, within a second.")
     revoke.add_argument("id", metavar="ID", type=_key_id, help="the first part of the key, after comln_; or all of it")
     return parser
-
-
-def _add_flags(parser: argparse.ArgumentParser) -> None:
-    """Accept the flags before and after the command. A default would overwrite a value given before the command."""
-    for flag, metavar, help_ in _FLAGS:
-        parser.add_argument(flag, default=argparse.SUPPRESS, metavar=metavar, help=help_)
 
 
 def _create(store: Store, options: argparse.Namespace) -> int:

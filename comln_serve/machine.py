@@ -5,6 +5,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -54,10 +55,8 @@ def usable_memory() -> int:
     """Bytes of memory of the machine, but no more than the container's limit."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in ("memory.max", "memory/memory.limit_in_bytes"):  # version 2, then 1
-        try:
+        with suppress(OSError, ValueError):  # absent, or "max"
             return min(machine, int((_CGROUP / file).read_text()))
-        except (OSError, ValueError):  # absent, or "max"
-            continue
     return machine
 
 
@@ -129,14 +128,8 @@ def _of_glibc(name: str) -> Callable[..., int] | None:
 
 def _cgroup_quota(root: Path) -> float | None:
     """CPU quota of the control group (version 2, then 1); None: unlimited."""
-    try:
-        granted, period = (root / "cpu.max").read_text().split()
-        return None if granted == "max" else int(granted) / int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        granted_us = int((root / "cpu/cpu.cfs_quota_us").read_text())
-        period_us = int((root / "cpu/cpu.cfs_period_us").read_text())
-        return granted_us / period_us if granted_us > 0 else None
-    except (OSError, ValueError):
-        return None
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with suppress(OSError, ValueError):  # absent, or "max"
+            granted, period = map(int, " ".join((root / file).read_text() for file in files).split())
+            return granted / period if granted > 0 else None
+    return None

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, Self, cast
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, CliImplicitFlag, SettingsConfigDict
 
 from comln_serve.imaging import DEFAULT_MAX_PIXELS, FORMATS, MOST_PIXELS, parse_formats
@@ -38,6 +38,39 @@ def _separated(value: object) -> object:
     if isinstance(value, list) and all(isinstance(part, str) for part in cast("list[object]", value)):
         return ",".join(cast("list[str]", value))
     return value
+
+
+def _an_endpoint(value: str | None) -> str | None:
+    if value is not None and not _ENDPOINT.fullmatch(value):
+        raise ValueError("must be http://host:port or https://host:port, a path may follow")
+    return value
+
+
+def _origins(value: str) -> str:
+    origins = [origin.strip() for origin in value.split(",") if origin.strip()]
+    for origin in origins:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ValueError(
+                f"{origin!r} is not an origin: scheme://host or scheme://host:port, lower "
+                "case, without a path or a slash at the end"
+            )
+    if "*" in origins and len(origins) > 1:
+        raise ValueError("* allows every origin; give it alone or list origins")
+    return ",".join(origins)
+
+
+def _hosts(value: str) -> str:
+    names = [name.strip().lower() for name in value.split(",") if name.strip()]
+    for name in names:
+        if not _HOST.fullmatch(name):
+            raise ValueError(
+                f"{name!r} is not a host name: comln.example.org, *.example.org or *, without scheme, port and path"
+            )
+    return ",".join(names)
+
+
+def _formats(value: str) -> str:
+    return ",".join(parse_formats(value))
 
 
 Separated = Annotated[str, BeforeValidator(_separated)]
@@ -79,12 +112,12 @@ class Settings(BaseSettings):
         None, description="PEM file of a certificate and its chain, to serve https; needs --tls-key. Default: http."
     )
     tls_key: Path | None = Field(None, description="PEM file of the certificate's private key, without a passphrase.")
-    cors_origins: Separated = Field(
+    cors_origins: Annotated[Separated, AfterValidator(_origins)] = Field(
         "",
         description="Origins whose pages may call the server from a browser, separated by commas "
         "(https://app.example.org,http://localhost:3000), or *. Default: none.",
     )
-    allowed_hosts: Separated = Field(
+    allowed_hosts: Annotated[Separated, AfterValidator(_hosts)] = Field(
         "",
         description="Names by which clients reach the server (the header Host), separated by "
         "commas; *.example.org allows all names below it, * any name. localhost and addresses are "
@@ -166,7 +199,7 @@ class Settings(BaseSettings):
     max_image_pixels: Annotated[int, Field(ge=1, le=MOST_PIXELS)] = Field(
         DEFAULT_MAX_PIXELS, description="Width x height of one image."
     )
-    image_formats: Separated = Field(
+    image_formats: Annotated[Separated, AfterValidator(_formats)] = Field(
         ",".join(FORMATS),
         description="Accepted formats of image files, separated by commas; HEIC is the format of "
         "iPhone photos, .heif files included.",
@@ -219,54 +252,17 @@ class Settings(BaseSettings):
         "terminal, json elsewhere.",
     )
 
-    otlp_endpoint: str | None = Field(
+    otlp_endpoint: Annotated[str | None, AfterValidator(_an_endpoint)] = Field(
         None,
         description="Collector that traces are sent to by OTLP over HTTP (http://collector:4318; "
         "/v1/traces is added). Default: OpenTelemetry's OTEL_EXPORTER_OTLP_ENDPOINT; without "
         "either, no traces are made.",
     )
 
-    @field_validator("otlp_endpoint")
-    @classmethod
-    def _an_endpoint(cls, value: str | None) -> str | None:
-        if value is not None and not _ENDPOINT.fullmatch(value):
-            raise ValueError("must be http://host:port or https://host:port, a path may follow")
-        return value
-
-    @field_validator("cors_origins")
-    @classmethod
-    def _list_of_origins(cls, value: str) -> str:
-        origins = [origin.strip() for origin in value.split(",") if origin.strip()]
-        for origin in origins:
-            if origin != "*" and not _ORIGIN.fullmatch(origin):
-                raise ValueError(
-                    f"{origin!r} is not an origin: scheme://host or scheme://host:port, lower "
-                    "case, without a path or a slash at the end"
-                )
-        if "*" in origins and len(origins) > 1:
-            raise ValueError("* allows every origin; give it alone or list origins")
-        return ",".join(origins)
-
-    @field_validator("allowed_hosts")
-    @classmethod
-    def _list_of_hosts(cls, value: str) -> str:
-        names = [name.strip().lower() for name in value.split(",") if name.strip()]
-        for name in names:
-            if not _HOST.fullmatch(name):
-                raise ValueError(
-                    f"{name!r} is not a host name: comln.example.org, *.example.org or *, without scheme, port and path"
-                )
-        return ",".join(names)
-
     @property
     def host_names(self) -> tuple[str, ...]:
         """`allowed_hosts` as a tuple."""
         return tuple(filter(None, self.allowed_hosts.split(",")))
-
-    @field_validator("image_formats")
-    @classmethod
-    def _list_of_formats(cls, value: str) -> str:
-        return ",".join(parse_formats(value))
 
     @property
     def accepted_formats(self) -> tuple[str, ...]:
@@ -274,16 +270,12 @@ class Settings(BaseSettings):
         return parse_formats(self.image_formats)
 
     @model_validator(mode="after")
-    def _certificate_has_key(self) -> Self:
+    def _is_consistent(self) -> Self:
         if (self.tls_certificate is None) != (self.tls_key is None):
             given, absent = "tls_certificate", "tls_key"
             if self.tls_certificate is None:
                 given, absent = absent, given
             raise ValueError(f"{given} needs {absent}: give both, or neither to serve http")
-        return self
-
-    @model_validator(mode="after")
-    def _one_request_fits(self) -> Self:
         if self.max_images > self.max_pending_images:
             raise ValueError(
                 f"max_images ({self.max_images}) must not exceed max_pending_images "

@@ -57,23 +57,20 @@ class RateLimiter:
 
         While the disk of the file is full, or another process keeps the file locked, no request has to wait.
         """
+        asked = {"key": key_id, "limit": float(per_minute), "minute": _MINUTE}
         try:
-            return self._take(key_id, per_minute)
+            with self._lock:
+                now = self._clock()
+                if now - self._emptied >= _MINUTE:
+                    self._emptied = now
+                    self._database.execute("DELETE FROM buckets WHERE since <= ?", (now - _MINUTE,))
+                available, taken = self._database.execute(_TAKE, {**asked, "now": now}).fetchone()
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & _PRIMARY not in _UNAVAILABLE:
                 raise
             return 0.0
+        return 0.0 if taken else (1.0 - available) * _MINUTE / per_minute
 
     def close(self) -> None:
         """Close the database. No call may follow."""
         self._database.close()
-
-    def _take(self, key_id: str, per_minute: int) -> float:
-        with self._lock:
-            now = self._clock()
-            if now - self._emptied >= _MINUTE:
-                self._emptied = now
-                self._database.execute("DELETE FROM buckets WHERE since <= ?", (now - _MINUTE,))
-            asked = {"key": key_id, "limit": float(per_minute), "now": now, "minute": _MINUTE}
-            available, taken = self._database.execute(_TAKE, asked).fetchone()
-        return 0.0 if taken else (1.0 - available) * _MINUTE / per_minute

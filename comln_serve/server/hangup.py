@@ -20,7 +20,16 @@ def hold_hangups() -> None:
 
 def reload_on_hangup(reload: Callable[[], object]) -> None:
     """Call `reload` on SIGHUP, on a thread. Its errors are logged."""
-    on_hangup(lambda: Thread(target=_reload, args=(reload,), name="reload", daemon=True).start())
+
+    def reload_or_log() -> None:
+        try:
+            reload()
+        except ServiceError as error:
+            logger.error("the models were not reloaded: %s", error.message)  # noqa: TRY400 - it says all
+        except Exception:
+            logger.exception("the models were not reloaded")
+
+    on_hangup(lambda: Thread(target=reload_or_log, name="reload", daemon=True).start())
 
 
 def on_hangup(call: Callable[[], None]) -> None:
@@ -42,15 +51,6 @@ def on_hangup(call: Callable[[], None]) -> None:
 
     signal.signal(signal.SIGHUP, hung_up)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
-
-
-def _reload(reload: Callable[[], object]) -> None:
-    try:
-        reload()
-    except ServiceError as error:
-        logger.error("the models were not reloaded: %s", error.message)  # noqa: TRY400 - it says all
-    except Exception:
-        logger.exception("the models were not reloaded")
 
 
 def _has_terminal() -> bool:

@@ -105,17 +105,15 @@ class Supervisor:
 
     def _start_missing(self, places: Iterable[int]) -> None:
         for place in places:
-            if place not in self._running and time.monotonic() >= self._start_at[place]:
-                self._start(place)
-
-    def _start(self, place: int) -> None:
-        with _signals_held():
-            if self._stopping and place not in self._embedder:
-                return  # the signal has been passed on already, and would not reach this one
-            process = self._fork.Process(target=self._begin, args=(place,), name=self._name(place))
-            process.start()
-            self._running[place] = process
-        self._start_at[place] = time.monotonic() + _PAUSE_S
+            if place in self._running or time.monotonic() < self._start_at[place]:
+                continue
+            with _signals_held():
+                if self._stopping and place not in self._embedder:
+                    continue  # the signal has been passed on already, and would not reach this one
+                process = self._fork.Process(target=self._begin, args=(place,), name=self._name(place))
+                process.start()
+                self._running[place] = process
+            self._start_at[place] = time.monotonic() + _PAUSE_S
 
     def _begin(self, place: int) -> None:
         """Serve, in the new process."""

@@ -25,7 +25,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from comln_serve.configuration.settings import Settings
-from comln_serve.configuration.variables import OF_RAY
+from comln_serve.configuration.sources import OF_RAY
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from tests.support import http
 from tests.support.bundles import edit_manifest
