@@ -71,6 +71,11 @@ class ServiceError(Exception):
         return partial(type(self), self.code, self.message, **self.detail), ()
 
 
+def invalid(message: str, **detail: Any) -> ServiceError:
+    """The error INVALID_REQUEST."""
+    return ServiceError(ErrorCode.INVALID_REQUEST, message, **detail)
+
+
 class StartupError(RuntimeError):
     """The server cannot start as configured; the message says what to change."""
 

@@ -1,6 +1,7 @@
 """The ASGI application around an engine."""
 
 import asyncio
+import math
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -12,8 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from comln_serve import __version__
 from comln_serve.api.authentication import Authentication
-from comln_serve.api.browsers.cors import Cors
-from comln_serve.api.browsers.guard import AllowedHosts, BrowserGuard
+from comln_serve.api.browsers import AllowedHosts, BrowserGuard, Cors
 from comln_serve.api.document.openapi import complete_document, operation_id
 from comln_serve.api.document.pages import install_documentation
 from comln_serve.api.errors import install_error_handlers
@@ -25,7 +25,6 @@ from comln_serve.api.receive.head import HeadAsGet
 from comln_serve.api.receive.intake import Intake
 from comln_serve.api.receive.pace import MOST_WAITING, Pace
 from comln_serve.api.receive.parameters import check_parameters
-from comln_serve.api.refusals import Refusals
 from comln_serve.api.routes import ROUTERS
 from comln_serve.api.routes.export import MOST_EXPORTS
 from comln_serve.configuration.settings import Settings
@@ -102,17 +101,15 @@ def create_app(
     # Separate thread pools, so that probes are answered while all other threads are busy.
     app.state.probe_threads = CapacityLimiter(4)
     app.state.scrape_threads = CapacityLimiter(2)  # metrics query GPU drivers and a database, which may hang
-    app.state.parsing_threads, app.state.parsing = CapacityLimiter(1), Line()
+    app.state.threads = CapacityLimiter(math.inf)  # for calls of which something else limits the number
+    app.state.parsing = Line()
     # Each list may take tens of megabytes, and each large report keeps the GIL from the event loop for a while.
-    app.state.reading_threads, app.state.reading = CapacityLimiter(_READ_AT_ONCE), Line(_READ_AT_ONCE)
-    app.state.changing = Line(_CHANGED_AT_ONCE)
-    app.state.work_threads = CapacityLimiter(settings.max_pending_requests)
+    app.state.reading, app.state.changing = Line(_READ_AT_ONCE), Line(_CHANGED_AT_ONCE)
     app.state.requests = Admission(settings.max_pending_requests, Count.REQUESTS, shared, by_tenant=by_tenant)
     app.state.held = held = Admission(
         settings.max_pending_bytes, Count.BYTES, shared, largest=settings.max_body_bytes, by_tenant=by_tenant
     )
     app.state.pace = pace = Pace(max(MOST_WAITING, settings.max_pending_requests))
-    app.state.refusals = Refusals()
     app.state.exports = Admission(MOST_EXPORTS, Count.EXPORTS, shared, by_tenant=by_tenant)
     app.state.metrics = Metrics(engine)
     for router in (*ROUTERS, open_inference):

@@ -1,7 +1,7 @@
 """Checks API keys, if the server requires them.
 
-A route declares the scopes that may call it (`needs`), or that it takes requests without a key
-(`public`). A route that declares neither refuses every request.
+A route declares which keys may call it, or that it takes requests without a key, by one of the decorators below. One
+that declares neither refuses every request.
 """
 
 import math
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 from fastapi import Request
 from starlette.types import Scope as HttpScope
 
@@ -24,15 +24,12 @@ from comln_serve.storage import KeyStore, utc_now
 # The tenant of every request if keys are not required.
 _EVERYBODY = ""
 _SCOPES = "__comln_serve_scopes__"
-_THREADS = 4
-
-# Predict and read, within the tenant of the key: whoever may change classifiers may use them.
-USING = (Scope.PREDICT, Scope.ADAPT)
+_READ_AT_ONCE = 4  # keys
 
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 
-def needs(*any_of: Scope) -> Callable[[_Endpoint], _Endpoint]:
+def _needs(*any_of: Scope) -> Callable[[_Endpoint], _Endpoint]:
     """Declare that a key with one of these scopes, or `admin`, may call the route."""
 
     def declare(endpoint: _Endpoint) -> _Endpoint:
@@ -42,9 +39,10 @@ def needs(*any_of: Scope) -> Callable[[_Endpoint], _Endpoint]:
     return declare
 
 
-def public(endpoint: _Endpoint) -> _Endpoint:
-    """Declare that the route takes requests without a key."""
-    return needs()(endpoint)
+public = _needs()
+uses = _needs(Scope.PREDICT, Scope.ADAPT)  # whoever may change classifiers may use them
+adapts = _needs(Scope.ADAPT)
+operates = _needs(Scope.ADMIN)
 
 
 def scopes_of(endpoint: Callable[..., Any] | None) -> tuple[Scope, ...] | None:
@@ -75,7 +73,7 @@ class Authentication:
         self._limiter = None
         if self._required:
             self._limiter = RateLimiter(None if folder is None else folder / "rate_limits.sqlite")
-        self._threads, self._reading = CapacityLimiter(_THREADS), Line(_THREADS)
+        self._reading = Line(_READ_AT_ONCE)
 
     async def __call__(self, request: Request) -> None:
         """Check the key and store its `tenant` and `requests_per_minute`, None for any number, in the request's state.
@@ -94,10 +92,24 @@ class Authentication:
         key = await self._authenticate(request)
         current_record().key = key.id
         limit = key.requests_per_minute or self._per_minute
-        if limit is not None and self._limiter is not None:
-            _take(self._limiter, key, limit)
+        wait = 0.0 if limit is None or self._limiter is None else self._limiter.take(key.id, limit)
+        if wait:
+            seconds = math.ceil(wait)
+            raise ServiceError(
+                ErrorCode.RATE_LIMITED,
+                f"This API key has used its {limit} requests of this minute. Try again in {seconds} s.",
+                limit=limit,
+                retry_after_seconds=seconds,
+            )
         if not key.allows(any_of):
-            raise _forbidden(key, any_of)
+            scopes = sorted(key.scopes)
+            raise ServiceError(
+                ErrorCode.FORBIDDEN,
+                f"This API key lacks the scope {' or '.join(any_of)}; it has {', '.join(scopes)}. Use a key that has "
+                "it.",
+                received=scopes,
+                allowed=list(dict.fromkeys((*any_of, Scope.ADMIN))),
+            )
         request.state.tenant, request.state.requests_per_minute = key.tenant, limit
 
     def close(self) -> None:
@@ -112,33 +124,22 @@ class Authentication:
                 ErrorCode.UNAUTHORIZED, "This server requires an API key. Send the header Authorization: Bearer KEY."
             )
         scheme, _, text = given[0].partition(" ")
-        presented = parse_key(text.strip(" "))
-        if len(given) > 1 or scheme.lower() != "bearer" or presented is None:
+        parsed = parse_key(text.strip(" "))
+        if len(given) > 1 or scheme.lower() != "bearer" or parsed is None:
             raise _unauthorized()
-        key = self._ring.remembered(presented.id)
+        key_id, secret = parsed
+        key = self._ring.remembered(key_id)
         if key is None:
             # Of many requests with one key the first read it, and the others find it in memory. Keys take turns.
-            async with self._reading.turn(presented.id):
-                key = self._ring.remembered(presented.id) or await to_thread.run_sync(
-                    self._ring.read, presented.id, limiter=self._threads
+            async with self._reading.turn(key_id):
+                key = self._ring.remembered(key_id) or await to_thread.run_sync(
+                    self._ring.read, key_id, limiter=request.app.state.threads
                 )
-        right = is_right(presented.secret, None if key is None else key.secret_sha256)
+        right = is_right(secret, None if key is None else key.secret_sha256)
         if key is None or not right or not key.is_valid(utc_now()):
             raise _unauthorized()
         self._keys.note_use(key.id)
         return key
-
-
-def _take(limiter: RateLimiter, key: ApiKey, limit: int) -> None:
-    wait = limiter.take(key.id, limit)
-    if wait:
-        seconds = math.ceil(wait)
-        raise ServiceError(
-            ErrorCode.RATE_LIMITED,
-            f"This API key has used its {limit} requests of this minute. Try again in {seconds} s.",
-            limit=limit,
-            retry_after_seconds=seconds,
-        )
 
 
 def _unauthorized() -> ServiceError:
@@ -147,14 +148,4 @@ def _unauthorized() -> ServiceError:
         ErrorCode.UNAUTHORIZED,
         "The header Authorization holds no valid API key: it is malformed, unknown, revoked or "
         "expired. Send Authorization: Bearer KEY with a key that was made for this server.",
-    )
-
-
-def _forbidden(key: ApiKey, any_of: tuple[Scope, ...]) -> ServiceError:
-    missing, scopes = " or ".join(any_of), sorted(key.scopes)
-    return ServiceError(
-        ErrorCode.FORBIDDEN,
-        f"This API key lacks the scope {missing}; it has {', '.join(scopes)}. Use a key that has it.",
-        received=scopes,
-        allowed=[*any_of, Scope.ADMIN] if Scope.ADMIN not in any_of else list(any_of),
     )

@@ -15,6 +15,9 @@ from comln_serve.errors import ErrorCode
 REQUEST_ID_HEADER = "X-Request-ID"
 OPEN_INFERENCE = "/v2"
 UNMATCHED = "unmatched"
+# Routes that machines poll every few seconds. They ignore unknown query parameters, as some monitors add
+# a changing one to bypass caches. (`/docs` and `/openapi.json` are no FastAPI routes and take any parameter, too.)
+POLLED = frozenset({"/health/live", "/health/ready", "/metrics", "/v2/health/live", "/v2/health/ready"})
 _WELL_FORMED = re.compile(r"[A-Za-z0-9._:=+/-]{1,128}")
 
 

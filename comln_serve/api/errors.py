@@ -3,6 +3,7 @@
 Only the Open Inference Protocol has its own body shape: `{"error": message}`.
 """
 
+import asyncio
 import json
 from collections.abc import Mapping
 from reprlib import Repr
@@ -18,7 +19,7 @@ from starlette.routing import Match
 from comln_serve.api.context import current_record
 from comln_serve.api.receive.requests import UNKNOWN_FIELD
 from comln_serve.api.schemas import ErrorResponse
-from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.errors import ErrorCode, ServiceError, invalid
 
 STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.MALFORMED_HTTP: 400,
@@ -66,8 +67,31 @@ _SHOWN = Repr()
 _SHOWN.maxstring = _SHOWN.maxother = _MAX_SHOWN
 
 
+# Seconds that a refusal waits, and that it waits at most.
+_SHORTEST_S, _LONGEST_S = 0.5, 2.0
+# Refusals a second, as long as the longest wait allows.
+_RATE = 500
+
+
+class Refusals:
+    """Refusals of one process that wait to be sent, so that clients which ask again at once, whatever Retry-After says,
+    take little of the event loop's time from others.
+    """
+
+    _waiting = 0
+
+    async def wait(self) -> None:
+        """Wait as a refusal: half a second, and longer where more than 250 wait."""
+        self._waiting += 1
+        try:
+            await asyncio.sleep(min(_LONGEST_S, max(_SHORTEST_S, self._waiting / _RATE)))
+        finally:
+            self._waiting -= 1
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Answer every error, the framework's own included, with the body `ErrorResponse`."""
+    app.state.refusals = Refusals()
     app.exception_handler(ServiceError)(_on_service_error)
     app.exception_handler(HTTPException)(_on_http_exception)
     app.exception_handler(RequestValidationError)(_on_validation_error)
@@ -96,8 +120,7 @@ def invalid_request(error: ValidationError | RequestValidationError, within: str
         for item in error.errors()
     ]
     first = problems[0]
-    return ServiceError(
-        ErrorCode.INVALID_REQUEST,
+    return invalid(
         f"{'' if within is None else f'{within}: '}{first['where']}: {first['problem']}; received {first['received']}.",
         problems=problems[:20],
     )
@@ -172,7 +195,7 @@ async def _on_http_exception(request: Request, error: HTTPException) -> JSONResp
         )
         response.headers["Allow"] = allowed
         return response
-    return to_response(ServiceError(ErrorCode.INVALID_REQUEST, f"{where}: {error.detail}."))
+    return to_response(invalid(f"{where}: {error.detail}."))
 
 
 def _without_slash(request: Request) -> str | None:

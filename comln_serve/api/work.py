@@ -1,17 +1,20 @@
-"""Runs engine calls of routes: predictions on the event loop, what blocks on thread pools."""
+"""Runs engine calls of routes: predictions on the event loop, what blocks on threads."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Literal, TypeVar
 
 from anyio import to_thread
-from fastapi import Request
+from fastapi import Request, Response
+from pydantic import BaseModel
 
+from comln_serve.api import schemas
 from comln_serve.api.authentication import tenant_of
 from comln_serve.api.context import current_record
+from comln_serve.api.sent import Sent
+from comln_serve.engine.adapting.adaptation import Adapted
 from comln_serve.engine.cancellation import Caller, Cancellation
-from comln_serve.engine.embedding.decoders import File
 from comln_serve.engine.engine import Engine, Predicted
 
 _Result = TypeVar("_Result")
@@ -40,36 +43,28 @@ def begin(request: Request, operation: Literal["adapt", "predict"]) -> Engine:
 
 
 async def work(request: Request, call: Callable[[], _Result]) -> _Result:
-    """Run an engine call that blocks on the worker threads, so that light routes never wait for it."""
-    return await to_thread.run_sync(call, limiter=request.app.state.work_threads)
+    """Run a call that blocks on a thread. The caller sees to it that there are not too many at once."""
+    return await to_thread.run_sync(call, limiter=request.app.state.threads)
 
 
 async def classify(
     request: Request,
-    images: Sequence[File],
-    classifier: str,
+    images: int,
+    predict: Callable[[Caller], Awaitable[Predicted]],
     write: Callable[[Predicted], _Result],
-    *,
-    unknown: bool = False,
-    examples: bool = False,
-    all_views: bool = False,
-    partial: bool = False,
 ) -> _Result:
-    """Classify images and write the answer, a long one on a worker thread. Notes both in the request's record.
+    """Predict, and write the answer, a long one on a thread. Notes both in the request's record.
 
     The request takes a place among the pending ones here, once its body has arrived.
 
     Raises:
-        ServiceError: as `Engine.predict`; OVERLOADED.
+        ServiceError: as `predict`; OVERLOADED.
     """
-    engine, tenant, record = engine_of(request), tenant_of(request), current_record()
-    record.images = len(images)
+    tenant, record = tenant_of(request), current_record()
+    record.images = images
     with request.app.state.requests.admit(tenant=tenant):
-        async with cancelled_with(request) as cancellation:
-            caller = Caller(tenant, cancellation=cancellation)
-            predicted = await engine.predict(
-                images, classifier, caller, unknown=unknown, examples=examples, all_views=all_views, partial=partial
-            )
+        async with _cancelled_with(request) as cancellation:
+            predicted = await predict(Caller(tenant, cancellation=cancellation))
             record.model, record.classifier = predicted.classifier.model, predicted.classifier.id
             record.rejected, record.stages_ms = [one.code for one in predicted.rejected], predicted.timings_ms
             if predicted.probabilities.size + len(predicted.rejected) <= _SHORT_ANSWER:
@@ -77,25 +72,56 @@ async def classify(
             return await work(request, lambda: write(predicted))
 
 
+async def make(
+    request: Request, call: Callable[[Caller], Adapted], *, sent: Sent | None = None, key: str | None = None
+) -> Response:
+    """Run an engine call that makes or changes a classifier. Answer with the classifier.
+
+    Args:
+        sent: the request's images, if it has any.
+    """
+    record, tenant, sent = current_record(), tenant_of(request), sent or Sent()
+    record.images = len(sent.images)
+
+    def written(cancellation: Cancellation) -> Response:
+        with sent.naming_errors():
+            adapted = call(Caller(tenant, key, cancellation))
+        record.stages_ms, record.classifier = adapted.timings_ms, adapted.classifier.id
+        headers = {"Idempotency-Replayed": "true"} if adapted.replayed else None
+        if not adapted.replayed:
+            record.model = adapted.classifier.model
+            record.rejected = [one.code for one in adapted.rejected]
+        body = schemas.AdaptResponse(
+            **dict(schemas.ClassifierDetail.model_validate(adapted.classifier)),
+            timings_ms=adapted.timings_ms,
+            rejected=sent.described(adapted.rejected),
+        )
+        return as_json(body, request.scope["route"].status_code or 200, headers)
+
+    with request.app.state.requests.admit(tenant=tenant):
+        async with _cancelled_with(request) as cancellation:
+            return await work(request, lambda: written(cancellation))
+
+
 @asynccontextmanager
-async def cancelled_with(request: Request) -> AsyncGenerator[Cancellation]:
+async def _cancelled_with(request: Request) -> AsyncGenerator[Cancellation]:
     """A cancellation for the work in the block, raised when the client disconnects or the server gives the request up.
 
     The request's body must have been read.
     """
     cancellation = Cancellation()
-    watching = asyncio.create_task(_cancel_when_gone(request, cancellation))
+
+    async def cancel_when_gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        cancellation.cancel()
+
+    watching = asyncio.create_task(cancel_when_gone())
     try:
         yield cancellation
     finally:
         watching.cancel()
         cancellation.cancel()
-
-
-async def _cancel_when_gone(request: Request, cancellation: Cancellation) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    cancellation.cancel()
 
 
 async def read(request: Request, call: Callable[[], _Result]) -> _Result:
@@ -107,9 +133,29 @@ async def read(request: Request, call: Callable[[], _Result]) -> _Result:
     state, tenant = request.app.state, tenant_of(request)
     async with state.reading.turn(tenant, engine_of(request).settings.max_queue_seconds):
         state.held.check(tenant)  # only now, as others may have waited with this request
-        return await to_thread.run_sync(call, limiter=state.reading_threads)
+        return await work(request, call)
 
 
-async def probe(request: Request, call: Callable[[], _Result]) -> _Result:
-    """Run a health check on the probe threads, so that it never waits for requests."""
-    return await to_thread.run_sync(call, limiter=request.app.state.probe_threads)
+async def change(request: Request, call: Callable[[], _Result]) -> _Result:
+    """Run a call that writes to the store, few of them at a time; tenants take turns.
+
+    Writers wait for each other, and must not keep routes that only read waiting.
+
+    Raises:
+        ServiceError: as `read`; OVERLOADED, too many requests are in work.
+    """
+    state, tenant = request.app.state, tenant_of(request)
+    with state.requests.admit(tenant=tenant):
+        async with state.changing.turn(tenant, engine_of(request).settings.max_queue_seconds):
+            state.held.check(tenant)
+            return await work(request, call)
+
+
+def as_json(
+    body: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None, *, exclude_unset: bool = False
+) -> Response:
+    """Serialise an answer where this is called; the framework would validate it once more, and always serialise it on
+    the event loop.
+    """
+    content = body.model_dump_json(exclude_unset=exclude_unset)
+    return Response(content, status, headers, media_type="application/json")

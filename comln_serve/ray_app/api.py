@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from threadpoolctl import threadpool_limits
 
 from comln_serve.api.app import create_app
-from comln_serve.api.browsers.guard import AllowedHosts
+from comln_serve.api.browsers import AllowedHosts
 from comln_serve.api.context import REQUEST_ID_HEADER
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.bundles import load_bundles

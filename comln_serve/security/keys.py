@@ -71,14 +71,6 @@ class KeyRing(ShortMemory[str, ApiKey]):
     seconds = 1.0
 
 
-@dataclass(frozen=True)
-class Presented:
-    """The parts of a text in the form of a key, not verified yet."""
-
-    id: str
-    secret: str
-
-
 def make_key(
     tenant: str,
     scopes: Iterable[Scope],
@@ -89,24 +81,24 @@ def make_key(
     expires_at: datetime | None = None,
 ) -> tuple[ApiKey, str]:
     """Make a key. Returns its record and its text, `comln_<id>_<secret>`, which is not stored."""
-    presented = Presented(secrets.token_hex(_ID_BYTES), secrets.token_hex(_SECRET_BYTES))
+    key_id, secret = secrets.token_hex(_ID_BYTES), secrets.token_hex(_SECRET_BYTES)
     key = ApiKey(
-        id=presented.id,
+        id=key_id,
         tenant=tenant,
         scopes=frozenset(scopes),
-        secret_sha256=_hashed(presented.secret),
+        secret_sha256=_hashed(secret),
         created_at=now,
         name=name,
         requests_per_minute=requests_per_minute,
         expires_at=expires_at,
     )
-    return key, f"{_PREFIX}_{presented.id}_{presented.secret}"
+    return key, f"{_PREFIX}_{key_id}_{secret}"
 
 
-def parse_key(text: str) -> Presented | None:
-    """Parse `comln_<id>_<secret>`; None if the text has another form."""
+def parse_key(text: str) -> tuple[str, str] | None:
+    """Id and secret, not verified, of `comln_<id>_<secret>`; None if the text has another form."""
     found = _TEXT.fullmatch(text)
-    return None if found is None else Presented(*found.groups())
+    return None if found is None else (found[1], found[2])
 
 
 def is_right(secret: str, secret_sha256: str | None) -> bool:

@@ -249,7 +249,10 @@ class Protocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if announces_body(cycle.scope["headers"]) and self._drop_if_left():
-            answer_early(self._state.metrics, _client_gone())  # counts it
+            gone = ServiceError(
+                ErrorCode.CLIENT_GONE, "The client closed its connection before the request was taken up."
+            )
+            answer_early(self._state.metrics, gone)  # counts it
             return
         self._answering = cycle
         if cycle.scope["method"] != "HEAD":  # to which nothing is written after the head
@@ -303,10 +306,6 @@ def limit_unread(transport: asyncio.BaseTransport, seconds: float) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
         # Else the system buffers megabytes, and takes more only once a third of them are sent.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 2**17)
-
-
-def _client_gone() -> ServiceError:
-    return ServiceError(ErrorCode.CLIENT_GONE, "The client closed the connection before its request was taken up.")
 
 
 def _head_too_large() -> ServiceError:

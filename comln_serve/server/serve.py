@@ -14,9 +14,9 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.datastructures import State
 
-from comln_serve.api.browsers.guard import AllowedHosts
-from comln_serve.api.browsers.headers import STRICT_TRANSPORT
+from comln_serve.api.browsers import AllowedHosts
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count
 from comln_serve.errors import StartupError
@@ -25,6 +25,9 @@ from comln_serve.server.listening import BACKLOG, is_loopback, network_address
 from comln_serve.server.protocol import Protocol
 
 logger = logging.getLogger(__name__)
+
+# For a server that ends TLS itself: browsers use only https with it for a year. A proxy that ends TLS sets this header.
+_STRICT_TRANSPORT = ("Strict-Transport-Security", "max-age=31536000")
 
 # Time after draining to close the store and end the threads.
 _CLOSE_SECONDS = 5.0
@@ -67,12 +70,13 @@ def _tls_files_changed_at(settings: Settings) -> list[int] | None:
     return None
 
 
-def serve(app: FastAPI, settings: Settings, sockets: list[socket.socket]) -> None:
+def serve(app: FastAPI, sockets: list[socket.socket]) -> None:
     """Serve what connects to the sockets until a signal, then drain.
 
     Raises:
         SystemExit: SIGTERM's handler exits.
     """
+    settings: Settings = app.state.engine.settings
     config = uvicorn.Config(
         app,
         backlog=_ACCEPTED_AT_ONCE if app.state.engine.shared.processes == 1 else _ACCEPTED_OF_SHARED,
@@ -84,13 +88,12 @@ def serve(app: FastAPI, settings: Settings, sockets: list[socket.socket]) -> Non
         access_log=False,  # `Observation` logs requests
         timeout_graceful_shutdown=settings.drain_seconds,
         server_header=False,
-        headers=[STRICT_TRANSPORT] if settings.tls_certificate else [],
+        headers=[_STRICT_TRANSPORT] if settings.tls_certificate else [],
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
     )
-    server = _Server(config, app, settings)
     with suppress(KeyboardInterrupt):
-        server.run(sockets)
+        _Server(config, app.state).run(sockets)
 
 
 def warn_if_open(settings: Settings) -> None:
@@ -165,17 +168,19 @@ class _Server(uvicorn.Server):
     Ctrl-C, a second signal and an engine that failed to warm skip the first step.
     """
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, settings: Settings) -> None:
+    def __init__(self, config: uvicorn.Config, state: State) -> None:
+        """`state`: of the application."""
         super().__init__(config)
-        self._app, self._settings = app, settings
+        self._state = state
+        self._settings: Settings = state.engine.settings
         self._leave_at: float | None = None
-        self._tls_files = _tls_files_changed_at(settings)
+        self._tls_files = _tls_files_changed_at(self._settings)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start to drain. uvicorn calls this on SIGINT and SIGTERM."""
-        first = not self._app.state.draining
-        self._app.state.draining = True
-        waits = first and sig == signal.SIGTERM and self._app.state.engine.failure is None
+        first = not self._state.draining
+        self._state.draining = True
+        waits = first and sig == signal.SIGTERM and self._state.engine.failure is None
         delay = self._settings.drain_delay_seconds if waits else 0.0
         if first:
             self._limit(delay + self._settings.drain_seconds + _CLOSE_SECONDS)
@@ -202,12 +207,12 @@ class _Server(uvicorn.Server):
 
     def _report(self, counter: int) -> None:
         """Tell the other processes of this server that this one is alive, and drain if it is an orphan."""
-        shared = self._app.state.engine.shared
+        shared = self._state.engine.shared
         shared.set(Count.ALIVE, int(1000 * time.monotonic()))
         if shared.processes > 1:
             if counter % _TICKS_BETWEEN_REFRESHES == 0:
-                self._app.state.metrics.refresh()
-            if os.getppid() != shared.parent and not self._app.state.draining:
+                self._state.metrics.refresh()
+            if os.getppid() != shared.parent and not self._state.draining:
                 logger.error("the process that started this one has ended: draining")
                 self.handle_exit(signal.SIGTERM, None)
 

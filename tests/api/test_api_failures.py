@@ -11,9 +11,9 @@ from fastapi.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
 from comln_serve.api.app import create_app
+from comln_serve.api.errors import Refusals
 from comln_serve.api.receive.intake import Intake
 from comln_serve.api.receive.pace import Pace
-from comln_serve.api.refusals import Refusals
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.admission import Admission

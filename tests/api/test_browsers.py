@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
 from comln_serve.api.app import create_app
-from comln_serve.api.browsers.guard import AllowedHosts
+from comln_serve.api.browsers import AllowedHosts
 from comln_serve.api.routes import ROUTERS
 from comln_serve.configuration.settings import Settings
 from comln_serve.errors import ErrorCode

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from comln_serve.api.refusals import Refusals
+from comln_serve.api.errors import Refusals
 
 
 def waits_of(count: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:

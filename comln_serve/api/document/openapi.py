@@ -13,13 +13,12 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from comln_serve.api.authentication import scopes_of
-from comln_serve.api.browsers.guard import SAFE_METHODS
-from comln_serve.api.context import OPEN_INFERENCE
+from comln_serve.api.browsers import SAFE_METHODS
+from comln_serve.api.context import OPEN_INFERENCE, POLLED
 from comln_serve.api.errors import STATUS
 from comln_serve.api.open_inference.schemas import InferenceRequest, ProtocolError
 from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import JSON, MULTIPART
-from comln_serve.api.receive.parameters import takes_any_query
 from comln_serve.api.schemas import ErrorResponse
 from comln_serve.errors import ErrorCode
 from comln_serve.security.keys import Scope
@@ -47,14 +46,21 @@ _REPLAYED = header("`true`, if an earlier request with the same key made the cla
 _KEY_ERRORS = (ErrorCode.UNAUTHORIZED, ErrorCode.FORBIDDEN, ErrorCode.RATE_LIMITED, ErrorCode.STORAGE_UNAVAILABLE)
 
 
-def openapi_body(model: type[BaseModel], repeated: Sequence[str], *, required: bool = True) -> dict[str, Any]:
-    """`openapi_extra` for a route that takes a form or JSON.
+def openapi_body(
+    model: type[BaseModel], repeated: Sequence[str] | None = None, *, required: bool = True
+) -> dict[str, Any]:
+    """`openapi_extra` for a route with a body.
 
     Args:
         model: wire type of the JSON body.
-        repeated: multipart fields that replace the model's images.
+        repeated: of a route that takes a form, too: its fields that replace the model's images.
         required: whether the request must have a body.
     """
+    form = {} if repeated is None else _form_of(model, repeated)
+    return {"requestBody": {"required": required, "content": {**form, **_json_of(model)}}}
+
+
+def _form_of(model: type[BaseModel], repeated: Sequence[str]) -> dict[str, Any]:
     schema = model.model_json_schema(ref_template=_REFERENCE)
     options = {
         name: _without_null(field) for name, field in schema["properties"].items() if name not in ("support", "images")
@@ -81,8 +87,7 @@ def openapi_body(model: type[BaseModel], repeated: Sequence[str], *, required: b
     }
     _move_defaults(form)
     encoding = {name: {"style": "form", "explode": True} for name in repeated}
-    content = {MULTIPART: {"schema": form, "encoding": encoding}, **_json_of(model)}
-    return {"requestBody": {"required": required, "content": content}}
+    return {MULTIPART: {"schema": form, "encoding": encoding}}
 
 
 def operation_id(route: APIRoute) -> str:
@@ -90,11 +95,6 @@ def operation_id(route: APIRoute) -> str:
     if not route.path.startswith(OPEN_INFERENCE):
         return route.name
     return f"v2_{route.name}{'_of_version' * ('{version}' in route.path)}"
-
-
-def openapi_json(model: type[BaseModel]) -> dict[str, Any]:
-    """`openapi_extra` for a route that takes JSON only, of this wire type."""
-    return {"requestBody": {"required": True, "content": _json_of(model)}}
 
 
 def _json_of(model: type[BaseModel]) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _complete_operation(operation: dict[str, Any], method: str, route: RouteCont
     for parameter in parameters:  # none can be null: they are left out
         parameter["schema"] = _without_null(parameter["schema"])
     errors = [ErrorCode.FOREIGN_HOST, ErrorCode.INTERNAL]
-    if not takes_any_query(route.endpoint):
+    if route.path_format not in POLLED:
         errors.append(ErrorCode.INVALID_REQUEST)
     if method not in SAFE_METHODS:
         errors.append(ErrorCode.FOREIGN_ORIGIN)

@@ -7,7 +7,7 @@ one style sheet, allowed by its hash.
 
 import base64
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from html import escape
 from typing import Any
@@ -63,36 +63,40 @@ def documentation(document: Json) -> str:
 
 
 def _operation(document: Json, method: str, path: str, operation: Json) -> str:
+    parameters = operation.get("parameters", [])
+    answers = operation["responses"]
+    bodies = operation.get("requestBody", {}).get("content", {})
     parts = [
         f"<h2><code>{method.upper()} {escape(path)}</code> {escape(operation['summary'])}</h2>",
         f"<p>{escape(operation.get('description', ''))}</p>",
+        _fields(
+            document,
+            "Parameters",
+            {
+                "properties": {item["name"]: item["schema"] for item in parameters},
+                "required": [item["name"] for item in parameters if item.get("required", False)],
+            },
+        ),
+        *(_fields(document, f"Body as {kind}", content["schema"]) for kind, content in bodies.items()),
+        _table("Answers", [(status, answer["description"]) for status, answer in answers.items()]),
     ]
-    parameters = [
-        (item["name"], item["schema"], item.get("required", False)) for item in operation.get("parameters", [])
-    ]
-    parts.append(_table("Parameters", _rows(document, parameters)))
-    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
-        parts.append(_table(f"Body as {kind}", _rows(document, _fields(document, content))))
-    answers = [(status, answer["description"]) for status, answer in operation["responses"].items()]
-    parts.append(_table("Answers", iter(answers)))
-    for status, answer in operation["responses"].items():
-        for kind, content in answer.get("content", {}).items():
-            if int(status) < 400:
-                rows = _rows(document, _fields(document, content))
-                parts.append(_table(f"Answer {status} as {kind}", rows))
+    for status, answer in answers.items():
+        for kind, content in answer.get("content", {}).items() if int(status) < 400 else ():
+            parts.append(_fields(document, f"Answer {status} as {kind}", content["schema"]))
     return "".join(parts)
 
 
-def _fields(document: Json, content: Json) -> list[tuple[str, Json, bool]]:
-    schema = _resolved(document, content["schema"])
+def _fields(document: Json, heading: str, schema: Json) -> str:
+    """The fields of an object."""
+    schema = _resolved(document, schema)
     required = schema.get("required", [])
-    return [(name, field, name in required) for name, field in schema.get("properties", {}).items()]
-
-
-def _rows(document: Json, fields: list[tuple[str, Json, bool]]) -> Iterator[tuple[str, ...]]:
-    for name, schema, required in fields:
-        meaning = schema.get("description", "")
-        yield name, _type(document, schema), "required" if required else "", meaning
+    return _table(
+        heading,
+        [
+            (name, _type(document, field), "required" if name in required else "", field.get("description", ""))
+            for name, field in schema.get("properties", {}).items()
+        ],
+    )
 
 
 def _type(document: Json, schema: Json) -> str:
@@ -118,6 +122,6 @@ def _resolved(document: Json, schema: Json) -> Json:
     return schema
 
 
-def _table(heading: str, rows: Iterator[tuple[str, ...]]) -> str:
+def _table(heading: str, rows: list[tuple[str, ...]]) -> str:
     lines = ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
     return f"<h3>{escape(heading)}</h3><table>{''.join(lines)}</table>" if lines else ""

@@ -11,8 +11,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from comln_serve.api import context
-from comln_serve.api.browsers.headers import add_safe_headers
-from comln_serve.api.context import OPEN_INFERENCE, REQUEST_ID_HEADER, UNMATCHED, RequestRecord, current_record
+from comln_serve.api.context import OPEN_INFERENCE, POLLED, REQUEST_ID_HEADER, UNMATCHED, RequestRecord, current_record
 from comln_serve.api.errors import internal_error, out_of_time, to_response
 from comln_serve.api.observe.metrics import Metrics
 from comln_serve.engine.clock import on_stage
@@ -24,17 +23,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("comln_serve.requests")
 
-# Machines poll these every few seconds: unless one fails, it is logged at level debug and not traced.
-_POLLED = frozenset(
-    {
-        "/health/live",
-        "/health/ready",
-        "/metrics",
-        f"{OPEN_INFERENCE}/health/live",
-        f"{OPEN_INFERENCE}/health/ready",
-        f"{OPEN_INFERENCE}/models/{{model}}/ready",
-    }
-)
+_SAFE_HEADERS = {
+    # Answers hold users' data: proxies and browsers must not store them.
+    "Cache-Control": "no-store",
+    # Default for answers that are not pages; /docs and the page set their own policies.
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+# Unless one fails, these are logged at level debug and not traced.
+_QUIET = POLLED | {f"{OPEN_INFERENCE}/models/{{model}}/ready"}
 
 
 class Observation:
@@ -58,8 +59,7 @@ class Observation:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
                 headers = MutableHeaders(scope=message)
-                add_safe_headers(headers)
-                headers[REQUEST_ID_HEADER] = record.id
+                _add_headers(headers, record)
                 if scope["app"].state.draining:  # so that the client sends its next request elsewhere
                     headers["Connection"] = "close"
             record.bytes_out += len(message.get("body", b""))
@@ -114,14 +114,20 @@ def answer_early(metrics: Metrics, error: ServiceError) -> Response:
         response = to_response(error)
         del response.headers["Connection"]  # the HTTP server sets it
         record.status = response.status_code
-        add_safe_headers(response.headers)
-        response.headers[REQUEST_ID_HEADER] = record.id
+        _add_headers(response.headers, record)
         record.bytes_out = len(response.body)
         metrics.count(record)
         _log(record)
     finally:
         context.current.reset(token)
     return response
+
+
+def _add_headers(headers: MutableHeaders, record: RequestRecord) -> None:
+    """Add the request's id, and those of the safe headers that the route has not set itself."""
+    for name, value in _SAFE_HEADERS.items():
+        headers.setdefault(name, value)
+    headers[REQUEST_ID_HEADER] = record.id
 
 
 def _route_of(scope: Scope) -> str:
@@ -135,7 +141,7 @@ def _route_of(scope: Scope) -> str:
 
 
 def _is_routine(record: RequestRecord) -> bool:
-    return record.route in _POLLED and 0 < record.status < 400
+    return record.route in _QUIET and 0 < record.status < 400
 
 
 def _log(record: RequestRecord) -> None:

@@ -5,7 +5,6 @@ from starlette.responses import JSONResponse, Response
 
 from comln_serve.api.open_inference.requests import JSON_LENGTH, PROBS, Inference, Output
 from comln_serve.api.open_inference.schemas import InferenceResponse, OutputTensor
-from comln_serve.api.open_inference.tensors import pack
 from comln_serve.api.receive.limits import bytes_of_longest, check_answer
 from comln_serve.engine.engine import Predicted
 
@@ -57,7 +56,8 @@ def _tensor(output: Output, predicted: Predicted) -> tuple[OutputTensor, bytes]:
     texts, shape = _texts(output, predicted)
     if not output.binary:
         return OutputTensor(name=output.name, datatype="BYTES", shape=shape, data=texts), b""
-    content = pack(text.encode() for text in texts)
+    encoded = [text.encode() for text in texts]
+    content = b"".join(part for item in encoded for part in (len(item).to_bytes(4, "little"), item))
     size = {"binary_data_size": len(content)}
     return OutputTensor(name=output.name, datatype="BYTES", shape=shape, parameters=size), content
 

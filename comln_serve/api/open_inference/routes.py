@@ -7,9 +7,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from comln_serve import __version__
-from comln_serve.api.authentication import USING, needs, public, tenant_of
+from comln_serve.api.authentication import public, tenant_of, uses
 from comln_serve.api.context import OPEN_INFERENCE
-from comln_serve.api.document.openapi import openapi_json
+from comln_serve.api.document.openapi import openapi_body
 from comln_serve.api.errors import error_responses
 from comln_serve.api.open_inference.requests import IMAGE, LABEL, PROBS, read_inference
 from comln_serve.api.open_inference.responses import inference_response
@@ -24,12 +24,10 @@ from comln_serve.api.open_inference.schemas import (
     ServerReady,
     TensorMetadata,
 )
-from comln_serve.api.receive.parameters import any_query
 from comln_serve.api.routes import operations
 from comln_serve.api.routes.shared import BODY_ERRORS, ONE_CLASSIFIER_ERRORS, WAITING_ERRORS
 from comln_serve.api.work import begin, classify, engine_of, read
 from comln_serve.domain.classifier import Classifier
-from comln_serve.engine.engine import Predicted
 from comln_serve.errors import ErrorCode
 
 router = APIRouter(prefix=OPEN_INFERENCE, tags=["Open Inference Protocol"])
@@ -41,7 +39,7 @@ _errors = partial(error_responses, model=ProtocolError)
 
 
 @router.get("", summary="What this server is")
-@needs(*USING)
+@uses
 async def server() -> ServerMetadata:
     extensions = ["binary_tensor_data", "classification"]
     return ServerMetadata(name="comln-serve", version=__version__, extensions=extensions)
@@ -49,7 +47,6 @@ async def server() -> ServerMetadata:
 
 @router.get("/health/live", summary="The process answers")
 @public
-@any_query
 async def live() -> ServerLive:
     return ServerLive(live=True)
 
@@ -58,7 +55,6 @@ async def live() -> ServerLive:
     "/health/ready", summary="Models are warmed and the store can be reached", responses=_errors(*WAITING_ERRORS)
 )
 @public
-@any_query
 async def ready(request: Request) -> ServerReady:
     await operations.ready(request)
     return ServerReady(ready=True)
@@ -70,7 +66,7 @@ async def ready(request: Request) -> ServerReady:
     summary="Inputs and outputs of a version of a classifier",
     responses=_errors(*_ONE_MODEL),
 )
-@needs(*USING)
+@uses
 async def metadata(request: Request, model: str, version: str | None = None) -> ModelMetadata:
     classifier = await read(request, lambda: _find(request, model, version))
     return ModelMetadata(
@@ -90,7 +86,7 @@ async def metadata(request: Request, model: str, version: str | None = None) -> 
     summary="A version of a classifier can be used",
     responses=_errors(*_ONE_MODEL),
 )
-@needs(*USING)
+@uses
 async def model_ready(request: Request, model: str, version: str | None = None) -> ModelReady:
     await operations.ready(request)
     await read(request, lambda: _find(request, model, version))
@@ -103,7 +99,7 @@ _INFER: dict[str, Any] = {
         **_errors(*BODY_ERRORS, ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.MODEL_CHANGED),
         200: {"model": InferenceResponse, "content": {_BINARY: {"schema": {"type": "string", "format": "binary"}}}},
     },
-    "openapi_extra": openapi_json(InferenceRequest),
+    "openapi_extra": openapi_body(InferenceRequest),
 }
 
 
@@ -111,15 +107,17 @@ _INFER: dict[str, Any] = {
 @router.post(
     "/models/{model}/versions/{version}/infer", summary="Classify images with a version of a classifier", **_INFER
 )
-@needs(*USING)
+@uses
 async def infer(request: Request, model: str, version: str | None = None) -> Response:
     """Images as JSON strings, or as binary tensors behind the JSON; see docs/open-inference.md."""
-    inference = await read_inference(request, begin(request, "predict").settings)
-
-    def write(predicted: Predicted) -> Response:
-        return inference_response(inference, predicted, model, version)
-
-    return await classify(request, inference.images, _reference(model, version), write)
+    engine = begin(request, "predict")
+    inference = await read_inference(request, engine.settings)
+    return await classify(
+        request,
+        len(inference.images),
+        lambda caller: engine.predict(inference.images, _reference(model, version), caller),
+        lambda predicted: inference_response(inference, predicted, model, version),
+    )
 
 
 def _find(request: Request, model: str, version: str | None) -> Classifier:

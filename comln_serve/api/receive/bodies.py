@@ -6,7 +6,6 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
 
-from anyio import to_thread
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
@@ -28,18 +27,19 @@ from comln_serve.api.receive.requests import (
     PredictRequest,
     SupportImage,
 )
-from comln_serve.api.rejected import Sent
+from comln_serve.api.sent import Sent
+from comln_serve.api.work import engine_of, work
 from comln_serve.configuration.settings import Settings
 from comln_serve.domain.support import SupportSet
-from comln_serve.engine.embedding.decoders import File
-from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.errors import ErrorCode, ServiceError, invalid
 from comln_serve.export.support_file import SupportFileError, read_support
 
 MULTIPART, JSON, BYTES = "multipart/form-data", "application/json", "application/octet-stream"
 _HINT_FOR_CURL = "curl -d sends this type; for another, add -H 'Content-Type: {allowed}'."
 _Model = TypeVar("_Model", bound=BaseModel)
-_Form = TypeVar("_Form", AdaptForm, ExamplesOptions)
-_Json = TypeVar("_Json", AdaptRequest, ExamplesRequest)
+_Form = TypeVar("_Form", AdaptForm, ExamplesOptions, PredictOptions)
+_Json = TypeVar("_Json", AdaptRequest, ExamplesRequest, PredictRequest)
+_Options = TypeVar("_Options")
 _Read = TypeVar("_Read")
 
 # Commas and opening brackets allowed in a JSON body beside its images: metadata, options.
@@ -53,35 +53,36 @@ _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # Fields that hold a list of images.
 _OF_IMAGES = ("support", "images")
 
-Support = list[tuple[File, str]]
 
-
-async def read_adapt(request: Request, settings: Settings) -> tuple[Support, AdaptOptions, Sent]:
-    """Support images (file, label), options and what the images are called, of `POST /adapt`.
+async def read_adapt(request: Request) -> tuple[Sent, AdaptOptions]:
+    """Support images and options of `POST /adapt`.
 
     Raises:
         ServiceError: anything wrong with the body, here and below.
     """
-    return await _read_support(request, settings, AdaptForm, AdaptRequest)
+    return await _read_images(request, AdaptForm, AdaptRequest)
 
 
-async def read_examples(request: Request, settings: Settings) -> tuple[Support, ExamplesOptions, Sent]:
-    """Support images (file, label), options and what the images are called, of `POST /classifiers/{ref}/examples`."""
-    read = await _read_support(request, settings, ExamplesOptions, ExamplesRequest)
-    _need_an_image(read[0])
-    return read
+async def read_examples(request: Request) -> tuple[Sent, ExamplesOptions]:
+    """Support images and options of `POST /classifiers/{ref}/examples`."""
+    return _not_empty(await _read_images(request, ExamplesOptions, ExamplesRequest))
 
 
-async def read_again(request: Request, settings: Settings) -> AgainOptions:
+async def read_predict(request: Request) -> tuple[Sent, PredictOptions]:
+    """Images and options of `POST /predict`."""
+    return _not_empty(await _read_images(request, PredictOptions, PredictRequest))
+
+
+async def read_again(request: Request) -> AgainOptions:
     """Options of `POST /classifiers/{ref}/adapt`, which may have no body."""
     # `has_body` reads the first chunk of a chunked body. One that has a Content-Type is left to its reader.
     left_to_reader = "content-type" in request.headers and "transfer-encoding" in request.headers
     if not left_to_reader and not await has_body(request):
         return AgainOptions()
     if _is_multipart(request):
-        form = await multipart.read_form(request, settings)
+        form = await multipart.read_form(request, engine_of(request).settings)
         return _validate(AgainOptions, multipart.options(form, AgainOptions, set()))
-    return await _parsed(request, settings, partial(parse_json, AgainOptions))
+    return await _parsed(request, partial(parse_json, AgainOptions))
 
 
 class SentSupport(NamedTuple):
@@ -95,13 +96,14 @@ class SentSupport(NamedTuple):
     digest: str
 
 
-async def read_support_file(request: Request, settings: Settings) -> SentSupport:
+async def read_support_file(request: Request) -> SentSupport:
     """The body of `POST /classifiers`.
 
     Raises:
         ServiceError: anything wrong with the body.
     """
     _check_content_type(request, BYTES)
+    settings = engine_of(request).settings
     content: bytes | bytearray = await whole_body(request, settings.max_body_bytes, "an exported support set")
     # A character takes at most 7 bytes in JSON within JSON.
     most_header = settings.max_classes * (7 * settings.max_label_length + 16) + _OTHER_HEADER
@@ -114,10 +116,8 @@ async def read_support_file(request: Request, settings: Settings) -> SentSupport
                 content, most_header=most_header, most_classes=settings.max_classes, most_examples=settings.max_examples
             )
         except SupportFileError as error:
-            raise ServiceError(
-                ErrorCode.INVALID_REQUEST,
-                f"The file cannot be used: {error}. Send one of GET /classifiers/{{ref}}/support.",
-                problem=str(error),
+            raise invalid(
+                f"The file cannot be used: {error}. Send one of GET /classifiers/{{ref}}/support.", problem=str(error)
             ) from error
         _validate_labels(about.labels, settings)
         chosen = about.model_dump(include={"model", "name", "horizon", "metadata"})
@@ -127,63 +127,48 @@ async def read_support_file(request: Request, settings: Settings) -> SentSupport
     return await in_parsing_thread(request, read)
 
 
-async def read_json_only(request: Request, settings: Settings, model: type[_Model]) -> _Model:
+async def read_json_only(request: Request, model: type[_Model]) -> _Model:
     """The body of a route that takes JSON only."""
     _check_content_type(request, JSON)
-    return await _parsed(request, settings, partial(parse_json, model))
+    return await _parsed(request, partial(parse_json, model))
 
 
-async def read_predict(request: Request, settings: Settings) -> tuple[list[File], PredictOptions, Sent]:
-    """Images, options and what the images are called, of `POST /predict`."""
-    if _is_multipart(request):
-        form = await multipart.read_form(request, settings)
-        options = _validate(PredictOptions, multipart.options(form, PredictOptions, {"images"}))
-        files, names = multipart.files(form, settings, partial=options.partial)
-        read = files, options, Sent(options.partial, names)
-    else:
-        read = await _parsed(request, settings, _predict_of_json)
-    _need_an_image(read[0])
-    return read
-
-
-def _predict_of_json(text: bytearray, settings: Settings) -> tuple[list[File], PredictOptions, Sent]:
-    body = parse_json(PredictRequest, text, settings)
-    images, body.images = body.images, []  # not kept beside what is decoded
-    files = [read_image(f"images.{i}", image, settings, partial=body.partial) for i, image in enumerate(images)]
-    return files, body, Sent(body.partial)
-
-
-async def _read_support(
-    request: Request, settings: Settings, form_options: type[_Form], json_body: type[_Json]
-) -> tuple[Support, _Form | _Json, Sent]:
-    """Read labelled images, the other fields of the form or the JSON, and what the images are called."""
+async def _read_images(
+    request: Request, form_options: type[_Form], json_body: type[_Json]
+) -> tuple[Sent, _Form | _Json]:
+    """Read images, with labels if it is a body of support images, and the other fields of the form or the JSON."""
     if not _is_multipart(request):
-        return await _parsed(request, settings, partial(_support_of_json, json_body))
+        return await _parsed(request, partial(_images_of_json, json_body))
+    settings, labelled = engine_of(request).settings, "support" in json_body.model_fields
     form = await multipart.read_form(request, settings)
-    options = _validate(form_options, multipart.options(form, form_options, {"images", "labels"}))
+    fields = {"images", "labels"} if labelled else {"images"}
+    options = _validate(form_options, multipart.options(form, form_options, fields))
     files, names = multipart.files(form, settings, partial=options.partial)
-    labels = multipart.texts(form, "labels")
-    if len(files) != len(labels):
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
+    labels = multipart.texts(form, "labels") if labelled else []
+    if labelled and len(files) != len(labels):
+        raise invalid(
             f"Received {len(files)} 'images' and {len(labels)} 'labels'; send one field 'labels' for "
             "each image, in the same order. A list in one field is one label.",
             received_images=len(files),
             received_labels=len(labels),
         )
     _validate_labels(labels, settings)
-    return list(zip(files, labels, strict=True)), options, Sent(options.partial, names, labels)
+    return Sent(files, labels, names, options.partial), options
 
 
-def _support_of_json(model: type[_Json], text: bytearray, settings: Settings) -> tuple[Support, _Json, Sent]:
+def _images_of_json(model: type[_Json], text: bytearray, settings: Settings) -> tuple[Sent, _Json]:
     body = parse_json(model, text, settings)
-    items, body.support = body.support, []
-    check_labels((item.label for item in items), settings)
-    support = [
-        (read_image(f"support.{i}.image", item.image, settings, partial=body.partial), item.label)
-        for i, item in enumerate(items)
-    ]
-    return support, body, Sent(body.partial, labels=[item.label for item in items])
+    # The body does not keep its images beside what is decoded.
+    if isinstance(body, PredictRequest):
+        where, images, labels = "images.{}", body.images, list[str]()
+        body.images = []
+    else:
+        where, images = "support.{}.image", [item.image for item in body.support]
+        labels = [item.label for item in body.support]
+        body.support = []
+    check_labels(labels, settings)
+    files = [read_image(where.format(i), image, settings, partial=body.partial) for i, image in enumerate(images)]
+    return Sent(files, labels, partial=body.partial), body
 
 
 def _validate_labels(labels: Sequence[str], settings: Settings) -> None:
@@ -193,11 +178,10 @@ def _validate_labels(labels: Sequence[str], settings: Settings) -> None:
         _validate(SupportImage, {"image": "", "label": label}, where=f"labels.{position}")
 
 
-def _need_an_image(received: Sequence[object]) -> None:
-    if not received:
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST, "No image was received. Send at least one in 'images'.", received_images=0
-        )
+def _not_empty(received: tuple[Sent, _Options]) -> tuple[Sent, _Options]:
+    if not received[0].images:
+        raise invalid("No image was received. Send at least one in 'images'.", received_images=0)
+    return received
 
 
 def _is_multipart(request: Request) -> bool:
@@ -220,7 +204,8 @@ def _check_content_type(request: Request, *allowed: str) -> str:
     return kind
 
 
-async def _parsed(request: Request, settings: Settings, parse: Callable[[bytearray, Settings], _Read]) -> _Read:
+async def _parsed(request: Request, parse: Callable[[bytearray, Settings], _Read]) -> _Read:
+    settings = engine_of(request).settings
     text = await whole_body(request, json_limit(settings))
     return await in_parsing_thread(request, lambda: parse(text, settings))
 
@@ -231,7 +216,7 @@ async def in_parsing_thread(request: Request, read: Callable[[], _Read]) -> _Rea
     Parsing holds the GIL: several bodies at once would take as long and several times the memory.
     """
     async with request.app.state.parsing.turn(tenant_of(request)):
-        return await to_thread.run_sync(read, limiter=request.app.state.parsing_threads)
+        return await work(request, read)
 
 
 async def whole_body(request: Request, limit: int, expected: str = "JSON") -> bytearray:
@@ -247,7 +232,7 @@ async def whole_body(request: Request, limit: int, expected: str = "JSON") -> by
     async for chunk in body_chunks(request, limit):
         body += chunk
     if not body:
-        raise ServiceError(ErrorCode.INVALID_REQUEST, f"The request body is empty; send {expected}.")
+        raise invalid(f"The request body is empty; send {expected}.")
     return body
 
 
@@ -265,8 +250,7 @@ def parse_json(model: type[_Model], text: bytes | bytearray, settings: Settings)
     separators = len(text) - len(text.translate(None, delete=b",[{"))
     allowed = settings.max_images * (settings.max_label_length + 4) + _OTHER_SEPARATORS
     if separators > allowed:
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
+        raise invalid(
             f"The request body has {separators} commas and opening brackets; at most {allowed} are allowed, which "
             f"{settings.max_images} images and their labels cannot exceed. Send an image as one string, in base64.",
             received_separators=separators,
@@ -277,7 +261,7 @@ def parse_json(model: type[_Model], text: bytes | bytearray, settings: Settings)
         value = from_json(text, cache_strings=False)
     except ValueError as error:
         what = "starts with a byte order mark; send UTF-8 without one" if text.startswith(_MARKS) else str(error)[:200]
-        raise ServiceError(ErrorCode.INVALID_REQUEST, f"The request body is not JSON: {what}.") from error
+        raise invalid(f"The request body is not JSON: {what}.") from error
     if isinstance(value, dict):
         # Too many images are refused before pydantic checks each, which takes half a second for a hundred thousand.
         for name in _OF_IMAGES:

@@ -6,7 +6,7 @@ import re
 from comln_serve.api.receive.limits import check_bytes
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.decoders import File
-from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.errors import ServiceError, invalid
 
 _MAX_SHOWN = 200
 _DATA_URL = re.compile(r"data:[^,]{0,100};base64,", re.IGNORECASE)
@@ -41,8 +41,7 @@ def from_base64(where: str, text: str, settings: Settings) -> bytes:
     if url := _DATA_URL.match(text):
         text = text[url.end() :]
     elif text[:8].lower().startswith(("http://", "https://")):
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
+        raise invalid(
             f"{where} is a URL, which the server does not fetch. Send the image file itself, in base64 or in a form.",
             received=text[:_MAX_SHOWN],
         )
@@ -50,8 +49,7 @@ def from_base64(where: str, text: str, settings: Settings) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
+        raise invalid(
             f"{where} is not base64 ({error}). Send the image file's bytes in standard base64, "
-            "without line breaks; data:image/...;base64, may stand before it.",
+            "without line breaks; data:image/...;base64, may stand before it."
         ) from error

@@ -1,37 +1,15 @@
-"""Limits on one request and its answer: what `GET /limits` answers, and the checks. Each error names the limit."""
+"""Checks of the limits on one request and its answer. Each error names the limit."""
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from heapq import nlargest
 
 from fastapi import Request
 from pydantic_core import to_json
 
-from comln_serve.api.receive.requests import MOST_LISTED
-from comln_serve.api.schemas import Limits
 from comln_serve.configuration.settings import Settings
-from comln_serve.domain.support import MIN_CLASSES
-from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.errors import ErrorCode, ServiceError, invalid
 
 MOST_ANSWER_BYTES = 16 * 2**20
-
-
-def limits_of(settings: Settings, formats: Sequence[str], requests_per_minute: int | None) -> Limits:
-    """The limits of a caller.
-
-    Args:
-        formats: those that are accepted and can be decoded.
-        requests_per_minute: of the caller's key; None: any number.
-    """
-    names = Limits.model_fields.keys() & Settings.model_fields.keys()
-    beside = {
-        "image_formats": list(formats),
-        "max_json_bytes": json_limit(settings),
-        "max_answer_bytes": MOST_ANSWER_BYTES,
-        "max_top_k": MOST_LISTED,
-        "min_classes": MIN_CLASSES,
-        "requests_per_minute": requests_per_minute,
-    }
-    return Limits.model_validate({name: getattr(settings, name) for name in names} | beside)
 
 
 def json_limit(settings: Settings) -> int:
@@ -59,7 +37,7 @@ async def body_chunks(request: Request, limit: int) -> AsyncGenerator[bytes, Non
     while more:
         message = await request.receive()
         if message["type"] == "http.disconnect":
-            raise ServiceError(ErrorCode.INVALID_REQUEST, "The request body broke off.")
+            raise invalid("The request body broke off.")
         chunk, more = message.get("body", b""), message.get("more_body", False)
         received += len(chunk)
         if received > limit:
@@ -72,8 +50,7 @@ def check_labels(labels: Iterable[str], settings: Settings) -> None:
     """Refuse labels of which one has more than `max_label_length` characters."""
     for position, label in enumerate(labels, 1):
         if len(label) > settings.max_label_length:
-            raise ServiceError(
-                ErrorCode.INVALID_REQUEST,
+            raise invalid(
                 f"Label {position} has {len(label)} characters; at most {settings.max_label_length} are allowed.",
                 received_length=len(label),
                 allowed_length=settings.max_label_length,

@@ -1,7 +1,7 @@
 """Reads multipart forms: files within the limits, text as strict UTF-8."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fastapi import Request
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
@@ -11,14 +11,13 @@ from comln_serve.api.receive.images import read_image
 from comln_serve.api.receive.limits import body_chunks, check_count, too_many
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.decoders import File
-from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.errors import invalid
 
 # Fields allowed beside the images and labels.
 _OPTIONS = 16
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A field of a form.
 
     Attributes:
@@ -28,10 +27,6 @@ class Part:
     name: str
     file: str | None
     content: bytes
-
-    @property
-    def is_file(self) -> bool:
-        return self.file is not None
 
 
 Form = Sequence[Part]
@@ -64,10 +59,9 @@ async def read_form(request: Request, settings: Settings) -> Form:
         for failure in (error, error.__context__):
             if failure is not None:
                 failure.__traceback__ = None
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
+        raise invalid(
             f"The multipart body cannot be read: {error.args[0]}. Let your HTTP client build it "
-            "(curl -F, requests files=).",
+            "(curl -F, requests files=)."
         ) from error
     return parts
 
@@ -78,7 +72,7 @@ def _check_room(parts: Form, segment: MultipartSegment, settings: Settings) -> N
     is_file = _file_name(segment) is not None
     # Lets one image over the limit pass: check_count then reports how many there are.
     allowed = most + 1 if is_file else most + _OPTIONS
-    if len(parts) >= allowed and sum(part.is_file == is_file for part in parts) >= allowed:
+    if len(parts) >= allowed and sum((part.file is not None) == is_file for part in parts) >= allowed:
         raise too_many(f"more than {most}", most)
 
 
@@ -94,8 +88,7 @@ def _part(segment: MultipartSegment, content: bytes, settings: Settings) -> Part
     name, file = segment.name or "", _file_name(segment)
     most = max(65536, 4 * settings.max_label_length)
     if file is None and len(content) > most:
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
+        raise invalid(
             f"Field {name[:100]!r} has {len(content)} bytes; at most {most} are allowed in a text "
             "field. Send an image as a file (curl -F images=@FILE).",
             received_bytes=len(content),
@@ -111,11 +104,10 @@ def files(form: Form, settings: Settings, *, partial: bool) -> tuple[list[File],
     found: list[File] = []
     for position, part in enumerate(parts):
         where = f"images.{position}"
-        if not part.is_file:
-            raise ServiceError(
-                ErrorCode.INVALID_REQUEST,
+        if part.file is None:
+            raise invalid(
                 f"{where} is a text field, as its part has no file name; send it as a file (curl -F images=@FILE; in "
-                "JavaScript a File or Blob).",
+                "JavaScript a File or Blob)."
             )
         found.append(read_image(where, part.content, settings, partial=partial))
     return found, [part.file or None for part in parts]
@@ -127,16 +119,12 @@ def texts(form: Form, field: str) -> list[str]:
     for part in form:
         if part.name != field:
             continue
-        if part.is_file:
-            raise ServiceError(
-                ErrorCode.INVALID_REQUEST, f"A {field!r} part carries a file name; send it as a plain text field."
-            )
+        if part.file is not None:
+            raise invalid(f"A {field!r} part carries a file name; send it as a plain text field.")
         try:
             values.append(part.content.decode("utf-8"))
         except UnicodeError as error:
-            raise ServiceError(
-                ErrorCode.INVALID_REQUEST, f"{field}.{len(values)} is not UTF-8 ({error}). Send all text as UTF-8."
-            ) from error
+            raise invalid(f"{field}.{len(values)} is not UTF-8 ({error}). Send all text as UTF-8.") from error
     return values
 
 
@@ -152,16 +140,13 @@ def options(form: Form, model: type[BaseModel], others: Collection[str]) -> dict
         if field in others:
             continue
         if field not in model.model_fields:
-            raise ServiceError(
-                ErrorCode.INVALID_REQUEST,
+            raise invalid(
                 f"Unknown field {field[:100]!r}; allowed are {', '.join(allowed)}.",
                 received=field[:100],
                 allowed=allowed,
             )
         values = texts(form, field)
         if len(values) > 1:
-            raise ServiceError(
-                ErrorCode.INVALID_REQUEST, f"Field {field!r} was sent {len(values)} times; send it once."
-            )
+            raise invalid(f"Field {field!r} was sent {len(values)} times; send it once.")
         found[field] = values[0]
     return found

@@ -7,36 +7,19 @@ would be needed in every route, and would take one of several values, too.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, get_origin
+from collections.abc import Mapping
+from typing import get_origin
 
 from fastapi import Request
 
+from comln_serve.api.context import POLLED
 from comln_serve.api.receive.intake import announces_body
 from comln_serve.api.receive.limits import body_chunks
-from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.errors import ServiceError, invalid
 
-_ANY_QUERY = "__comln_any_query__"
 _MAX_NAMES = 10
 _MAX_SHOWN = 100
 _CHANGES = ("POST", "PATCH", "DELETE")
-
-_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
-
-
-def any_query(endpoint: _Endpoint) -> _Endpoint:
-    """Declare that the route ignores unknown query parameters.
-
-    For routes that monitors poll: some monitors add a changing parameter to bypass caches. (`/docs`
-    and `/openapi.json` are no FastAPI routes and take any parameter, too.)
-    """
-    setattr(endpoint, _ANY_QUERY, True)
-    return endpoint
-
-
-def takes_any_query(endpoint: Callable[..., Any] | None) -> bool:
-    """Whether the route is declared with `any_query`."""
-    return hasattr(endpoint, _ANY_QUERY)
 
 
 async def check_parameters(request: Request) -> None:
@@ -46,19 +29,19 @@ async def check_parameters(request: Request) -> None:
         ServiceError: INVALID_REQUEST, a query parameter is unknown, a query parameter or one of the route's headers
             came more than once, or a route that changes something has a body that it does not take.
     """
+    declared = request.scope["route"].dependant
     if request.method in _CHANGES and not _takes_a_body(request) and await has_body(request):
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
+        names = ", ".join(repr(parameter.alias) for parameter in declared.query_params)
+        raise invalid(
             f"{request.method} {request.url.path[:_MAX_SHOWN]} takes no body, and one was received. Leave it out"
-            f"{_instead(request)}.",
+            f"{f'; {names} goes in the query' * bool(names)}.",
             received=request.headers.get("content-type", "")[:_MAX_SHOWN],
         )
-    declared = request.scope["route"].dependant
     for header in declared.header_params:
         if len(values := request.headers.getlist(header.alias)) > 1:
             raise _repeated(f"header {header.alias}", len(values))
     # Most requests have no query and skip the check.
-    if request.scope["query_string"] and not takes_any_query(request.scope["endpoint"]):
+    if request.scope["query_string"] and request.scope["route"].path not in POLLED:
         _check_query(request, {p.alias: get_origin(p.field_info.annotation) is list for p in declared.query_params})
 
 
@@ -68,8 +51,7 @@ def _check_query(request: Request, declared: Mapping[str, bool]) -> None:
     counts = Counter(name for name, _ in request.query_params.multi_items())
     unknown = [name[:_MAX_SHOWN] for name in counts if name not in allowed][:_MAX_NAMES]
     if unknown:
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
+        raise invalid(
             f"Received {', '.join(map(repr, unknown))} in the query; this route takes "
             f"{', '.join(map(repr, allowed)) or 'nothing'} there. Leave it out or correct its "
             f"name{', or send it in the body' * _takes_a_body(request)}.",
@@ -94,14 +76,9 @@ async def has_body(request: Request) -> bool:
     return False
 
 
-def _instead(request: Request) -> str:
-    names = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
-    return f"; {', '.join(map(repr, names))} goes in the query" if names else ""
-
-
 def _takes_a_body(request: Request) -> bool:
     return "requestBody" in (request.scope["route"].openapi_extra or {})
 
 
 def _repeated(what: str, count: int) -> ServiceError:
-    return ServiceError(ErrorCode.INVALID_REQUEST, f"The {what} came {count} times; send it once.", received=count)
+    return invalid(f"The {what} came {count} times; send it once.", received=count)

@@ -1,24 +1,23 @@
 """`POST /adapt` and `POST /predict`."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from heapq import nlargest
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
 from comln_serve.api import schemas
-from comln_serve.api.authentication import USING, needs
-from comln_serve.api.context import current_record
+from comln_serve.api.authentication import adapts, uses
 from comln_serve.api.document.openapi import openapi_body
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import read_adapt, read_predict
 from comln_serve.api.receive.limits import bytes_of_longest, check_answer
-from comln_serve.api.routes.shared import BODY_ERRORS, KeyHeader, as_json, make
-from comln_serve.api.work import begin, classify
+from comln_serve.api.routes.shared import BODY_ERRORS, KeyHeader
+from comln_serve.api.work import as_json, begin, classify, make
+from comln_serve.engine.cancellation import Caller
 from comln_serve.engine.engine import NewClassifier, Predicted
 from comln_serve.errors import ErrorCode
-from comln_serve.security.keys import Scope
 
 router = APIRouter()
 
@@ -42,12 +41,11 @@ _ENTRY_BYTES, _IMAGE_BYTES = 64, 256
     ),
     openapi_extra=openapi_body(requests.AdaptRequest, ["images", "labels"]),
 )
-@needs(Scope.ADAPT)
+@adapts
 async def adapt(request: Request, key: KeyHeader = None) -> Response:
     """Send images with one label each, of two classes or more, as multipart form or JSON."""
     engine = begin(request, "adapt")
-    support, options, sent = await read_adapt(request, engine.settings)
-    current_record().images = len(support)
+    sent, options = await read_adapt(request)
     new = NewClassifier(
         model=options.model,
         name=options.name,
@@ -57,7 +55,7 @@ async def adapt(request: Request, key: KeyHeader = None) -> Response:
         expires_in_seconds=options.expires_in_seconds,
     )
     return await make(
-        request, lambda caller: engine.adapt(support, new, caller, partial=options.partial), sent=sent, key=key
+        request, lambda caller: engine.adapt(sent.support, new, caller, partial=sent.partial), sent=sent, key=key
     )
 
 
@@ -69,11 +67,22 @@ async def adapt(request: Request, key: KeyHeader = None) -> Response:
     responses=error_responses(*BODY_ERRORS, ErrorCode.CLASSIFIER_NOT_FOUND, ErrorCode.MODEL_CHANGED),
     openapi_extra=openapi_body(requests.PredictRequest, ["images"]),
 )
-@needs(*USING)
+@uses
 async def predict(request: Request) -> Response:
     """Send images and a classifier's id, name or name@version, as multipart form or JSON."""
     engine = begin(request, "predict")
-    images, options, sent = await read_predict(request, engine.settings)
+    sent, options = await read_predict(request)
+
+    def predicting(caller: Caller) -> Awaitable[Predicted]:
+        return engine.predict(
+            sent.images,
+            options.classifier,
+            caller,
+            unknown=options.unknown,
+            examples=options.examples,
+            all_views=options.all_views,
+            partial=options.partial,
+        )
 
     def write(predicted: Predicted) -> Response:
         rejected = sent.described(predicted.rejected)
@@ -91,16 +100,7 @@ async def predict(request: Request) -> Response:
         )
 
     with sent.naming_errors():
-        return await classify(
-            request,
-            images,
-            options.classifier,
-            write,
-            unknown=options.unknown,
-            examples=options.examples,
-            all_views=options.all_views,
-            partial=options.partial,
-        )
+        return await classify(request, len(sent.images), predicting, write)
 
 
 def _predictions(

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import AfterValidator, Field
 
 from comln_serve.api import schemas
-from comln_serve.api.authentication import USING, needs, tenant_of
+from comln_serve.api.authentication import adapts, tenant_of, uses
 from comln_serve.api.context import current_record
-from comln_serve.api.document.openapi import openapi_json
+from comln_serve.api.document.openapi import openapi_body
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive.bodies import read_json_only
 from comln_serve.api.receive.limits import MOST_ANSWER_BYTES, check_labels
@@ -22,15 +22,11 @@ from comln_serve.api.routes.shared import (
     WAITING_ERRORS,
     KeyHeader,
     Ref,
-    as_json,
-    change,
-    make_change,
 )
-from comln_serve.api.work import begin, engine_of, read
+from comln_serve.api.work import as_json, begin, change, engine_of, make, read
 from comln_serve.domain.reference import ID_PREFIX
 from comln_serve.engine.adapting.changes import RenameClasses
 from comln_serve.errors import ErrorCode
-from comln_serve.security.keys import Scope
 from comln_serve.storage import Edit
 
 router = APIRouter(tags=["classifiers"])
@@ -57,7 +53,7 @@ _Id = Annotated[str, AfterValidator(_an_id), Field(json_schema_extra={"pattern":
         ErrorCode.INVALID_REQUEST, ErrorCode.OVERLOADED, ErrorCode.QUEUE_TIMEOUT, *WAITING_ERRORS
     ),
 )
-@needs(*USING)
+@uses
 async def list_classifiers(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -94,7 +90,7 @@ async def list_classifiers(
     summary="Show a classifier, by id, name or name@version",
     responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
-@needs(*USING)
+@uses
 async def get_classifier(request: Request, ref: Ref) -> Response:
     stored = engine_of(request).classifiers.of(tenant_of(request))
     return await read(request, lambda: as_json(schemas.ClassifierDetail.model_validate(stored.describe(ref))))
@@ -107,14 +103,14 @@ async def get_classifier(request: Request, ref: Ref) -> Response:
     responses=error_responses(
         *ONE_CLASSIFIER_ERRORS, ErrorCode.NAME_TAKEN, ErrorCode.MODEL_CHANGED, *PLAIN_BODY_ERRORS
     ),
-    openapi_extra=openapi_json(EditRequest),
+    openapi_extra=openapi_body(EditRequest),
 )
-@needs(Scope.ADAPT)
+@adapts
 async def edit_classifier(request: Request, ref: Ref) -> Response:
     """Id, weights, report and examples stay; fields that are left out change nothing."""
     engine, tenant = engine_of(request), tenant_of(request)
     request.app.state.requests.check(tenant)
-    body = await read_json_only(request, engine.settings, EditRequest)
+    body = await read_json_only(request, EditRequest)
     sent, seconds = body.model_fields_set, body.expires_in_seconds
     edit = Edit(
         name=body.name if "name" in sent else None,
@@ -138,7 +134,7 @@ async def edit_classifier(request: Request, ref: Ref) -> Response:
     summary="Delete a classifier, by id, name or name@version",
     responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
-@needs(Scope.ADAPT)
+@adapts
 async def delete_classifier(request: Request, ref: Ref) -> Response:
     """If the promoted version is deleted, the name stands for the version promoted before it, or
     else for the newest that is left.
@@ -153,7 +149,7 @@ async def delete_classifier(request: Request, ref: Ref) -> Response:
     summary="Let a name stand for one of its versions",
     responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.NAME_MOVED, ErrorCode.MODEL_CHANGED),
 )
-@needs(Scope.ADAPT)
+@adapts
 async def promote(
     request: Request,
     ref: Ref,
@@ -175,7 +171,7 @@ async def promote(
     summary="Let a name stand for the version promoted before",
     responses=error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.NOTHING_TO_ROLL_BACK_TO, ErrorCode.MODEL_CHANGED),
 )
-@needs(Scope.ADAPT)
+@adapts
 async def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:
     """Takes a name. Each further rollback goes back one more. A version counts by its last promotion."""
     engine, tenant = engine_of(request), tenant_of(request)
@@ -190,14 +186,15 @@ async def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:
     response_model=schemas.AdaptResponse,
     summary="Give classes of a classifier other labels",
     responses=error_responses(*CHANGE_WITHOUT_IMAGES_ERRORS),
-    openapi_extra=openapi_json(RenameRequest),
+    openapi_extra=openapi_body(RenameRequest),
 )
-@needs(Scope.ADAPT)
+@adapts
 async def rename_classes(request: Request, ref: Ref, key: KeyHeader = None) -> Response:
     """Its predictions stay the same, under the new labels. Only if classes get the same label they are merged, and the
     classifier is adapted again to its examples. A named classifier gets a new version; an unnamed one changes in place.
     """
     engine = begin(request, "adapt")
-    body = await read_json_only(request, engine.settings, RenameRequest)
+    body = await read_json_only(request, RenameRequest)
     check_labels(body.labels.values(), engine.settings)
-    return await make_change(request, ref, RenameClasses(body.labels), promote=body.promote, key=key)
+    rename = RenameClasses(body.labels)
+    return await make(request, lambda caller: engine.change(ref, rename, caller, promote=body.promote), key=key)

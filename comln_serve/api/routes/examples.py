@@ -7,9 +7,8 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import Field
 
 from comln_serve.api import schemas
-from comln_serve.api.authentication import USING, needs, tenant_of
-from comln_serve.api.context import current_record
-from comln_serve.api.document.openapi import header, openapi_body, openapi_json
+from comln_serve.api.authentication import adapts, tenant_of, uses
+from comln_serve.api.document.openapi import header, openapi_body
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
 from comln_serve.api.receive.bodies import read_again, read_examples, read_json_only
@@ -21,14 +20,10 @@ from comln_serve.api.routes.shared import (
     ONE_CLASSIFIER_ERRORS,
     KeyHeader,
     Ref,
-    as_json,
-    make,
-    make_change,
 )
-from comln_serve.api.work import begin, engine_of, read
+from comln_serve.api.work import as_json, begin, engine_of, make, read
 from comln_serve.engine.adapting.changes import AdaptAgain, RelabelExamples, RemoveExamples
 from comln_serve.errors import ErrorCode
-from comln_serve.security.keys import Scope
 
 router = APIRouter(tags=["examples"])
 
@@ -38,13 +33,7 @@ _TAG = {"ETag": header("Of the file; for `If-None-Match`.", "string")}
 Promote = Annotated[bool, Query(description="Let the name stand for the new version at once.")]
 Number = Annotated[int, Path(ge=1, le=requests.MOST_NUMBER)]
 
-_REMOVAL_ERRORS = (
-    *ONE_CLASSIFIER_ERRORS,
-    *CHANGE_ERRORS,
-    ErrorCode.EXAMPLE_NOT_FOUND,
-    ErrorCode.OVERLOADED,
-    ErrorCode.QUEUE_TIMEOUT,
-)
+_REMOVAL_ERRORS = (*ONE_CLASSIFIER_ERRORS, *CHANGE_ERRORS, ErrorCode.EXAMPLE_NOT_FOUND)
 
 
 @router.get(
@@ -53,7 +42,7 @@ _REMOVAL_ERRORS = (
     summary="List the examples a classifier was adapted to",
     responses=error_responses(*ONE_CLASSIFIER_ERRORS),
 )
-@needs(*USING)
+@uses
 async def list_examples(request: Request, ref: Ref) -> Response:
     """The server keeps the images' embeddings, not the images."""
     stored = engine_of(request).classifiers.of(tenant_of(request))
@@ -76,7 +65,7 @@ async def list_examples(request: Request, ref: Ref) -> Response:
         304: {"description": "`If-None-Match` has the file's `ETag`.", "headers": _TAG},
     },
 )
-@needs(*USING)
+@uses
 async def get_thumbnail(
     request: Request, ref: Ref, number: Number, known: Annotated[str, Header(alias="If-None-Match")] = ""
 ) -> Response:
@@ -101,15 +90,14 @@ async def get_thumbnail(
     responses=error_responses(*BODY_ERRORS, *CHANGE_ERRORS, ErrorCode.IDEMPOTENCY_MISMATCH),
     openapi_extra=openapi_body(requests.ExamplesRequest, ["images", "labels"]),
 )
-@needs(Scope.ADAPT)
+@adapts
 async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Response:
     """A named classifier gets a new version; an unnamed one changes in place. New labels become new classes."""
     engine = begin(request, "adapt")
-    support, options, sent = await read_examples(request, engine.settings)
-    current_record().images = len(support)
+    sent, options = await read_examples(request)
     return await make(
         request,
-        lambda caller: engine.add_examples(ref, support, caller, promote=options.promote, partial=options.partial),
+        lambda caller: engine.add_examples(ref, sent.support, caller, promote=options.promote, partial=sent.partial),
         sent=sent,
         key=key,
     )
@@ -121,17 +109,18 @@ async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Res
     response_model=schemas.AdaptResponse,
     summary="Adapt a classifier with other labels for some of its examples",
     responses=error_responses(*CHANGE_WITHOUT_IMAGES_ERRORS, ErrorCode.EXAMPLE_NOT_FOUND),
-    openapi_extra=openapi_json(requests.RelabelRequest),
+    openapi_extra=openapi_body(requests.RelabelRequest),
 )
-@needs(Scope.ADAPT)
+@adapts
 async def relabel_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Response:
     """It is adapted once. A named classifier gets a new version; an unnamed one changes in place. New labels become new
     classes; a class that loses its last example is gone. If one of the numbers does not exist, nothing is changed.
     """
     engine = begin(request, "adapt")
-    body = await read_json_only(request, engine.settings, requests.RelabelRequest)
+    body = await read_json_only(request, requests.RelabelRequest)
     check_labels(body.labels.values(), engine.settings)
-    return await make_change(request, ref, RelabelExamples(body.labels), promote=body.promote, key=key)
+    relabel = RelabelExamples(body.labels)
+    return await make(request, lambda caller: engine.change(ref, relabel, caller, promote=body.promote), key=key)
 
 
 @router.delete(
@@ -140,7 +129,7 @@ async def relabel_examples(request: Request, ref: Ref, key: KeyHeader = None) ->
     summary="Adapt a classifier without some of its examples",
     responses=error_responses(*_REMOVAL_ERRORS),
 )
-@needs(Scope.ADAPT)
+@adapts
 async def remove_examples(
     request: Request,
     ref: Ref,
@@ -157,8 +146,8 @@ async def remove_examples(
     """It is adapted once. A named classifier gets a new version; an unnamed one changes in place. Removing the last
     example of a class removes the class. If one of the numbers does not exist, nothing is removed.
     """
-    begin(request, "adapt")
-    return await make_change(request, ref, RemoveExamples(number), promote=promote)
+    engine, removal = begin(request, "adapt"), RemoveExamples(number)
+    return await make(request, lambda caller: engine.change(ref, removal, caller, promote=promote))
 
 
 @router.delete(
@@ -167,13 +156,12 @@ async def remove_examples(
     summary="Adapt a classifier without one of its examples",
     responses=error_responses(*_REMOVAL_ERRORS),
 )
-@needs(Scope.ADAPT)
+@adapts
 async def remove_example(request: Request, ref: Ref, number: Number, promote: Promote = True) -> Response:
     """A named classifier gets a new version; an unnamed one changes in place. Removing the last
     example of a class removes the class.
     """
-    begin(request, "adapt")
-    return await make_change(request, ref, RemoveExamples([number]), promote=promote)
+    return await remove_examples(request, ref, [number], promote)
 
 
 @router.post(
@@ -184,11 +172,12 @@ async def remove_example(request: Request, ref: Ref, number: Number, promote: Pr
     responses=error_responses(*CHANGE_WITHOUT_IMAGES_ERRORS),
     openapi_extra=openapi_body(requests.AgainOptions, [], required=False),
 )
-@needs(Scope.ADAPT)
+@adapts
 async def adapt_again(request: Request, ref: Ref, key: KeyHeader = None) -> Response:
     """To another `horizon`, or after its model's head was replaced. No images are needed, and no body where the
     classifier is to keep its horizon. A named classifier gets a new version; an unnamed one changes in place.
     """
     engine = begin(request, "adapt")
-    options = await read_again(request, engine.settings)
-    return await make_change(request, ref, AdaptAgain(options.horizon), promote=options.promote, key=key)
+    options = await read_again(request)
+    again = AdaptAgain(options.horizon)
+    return await make(request, lambda caller: engine.change(ref, again, caller, promote=options.promote), key=key)

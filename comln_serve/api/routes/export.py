@@ -10,19 +10,18 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from comln_serve.api import schemas
-from comln_serve.api.authentication import USING, needs, tenant_of
+from comln_serve.api.authentication import adapts, tenant_of, uses
 from comln_serve.api.document.openapi import header
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive.bodies import BYTES, read_support_file
 from comln_serve.api.receive.requests import ClassifierName
-from comln_serve.api.routes.shared import CHANGE_WITHOUT_IMAGES_ERRORS, ONE_CLASSIFIER_ERRORS, KeyHeader, Ref, make
-from comln_serve.api.work import begin, engine_of, work
+from comln_serve.api.routes.shared import CHANGE_WITHOUT_IMAGES_ERRORS, ONE_CLASSIFIER_ERRORS, KeyHeader, Ref
+from comln_serve.api.work import begin, engine_of, make, work
 from comln_serve.domain.classifier import Classifier
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.errors import ErrorCode
 from comln_serve.export.head_file import head_file
 from comln_serve.export.support_file import write_support
-from comln_serve.security.keys import Scope
 
 router = APIRouter(tags=["classifiers"])
 
@@ -45,7 +44,7 @@ Format = Literal["onnx", "safetensors"]
     response_class=Response,
     responses={**error_responses(*ONE_CLASSIFIER_ERRORS, ErrorCode.MODEL_CHANGED, ErrorCode.CANNOT_EXPORT), 200: _FILE},
 )
-@needs(*USING)
+@uses
 async def export_classifier(
     request: Request,
     ref: Ref,
@@ -64,7 +63,7 @@ async def export_classifier(
     response_class=Response,
     responses={**error_responses(*ONE_CLASSIFIER_ERRORS), 200: _FILE},
 )
-@needs(Scope.ADAPT)
+@adapts
 async def export_support(request: Request, ref: Ref) -> Response:
     """Embeddings and labels of its examples, from which `POST /classifiers` makes the classifier on another server. See
     docs/export.md for the file's content.
@@ -86,7 +85,7 @@ async def export_support(request: Request, ref: Ref) -> Response:
     responses=error_responses(*CHANGE_WITHOUT_IMAGES_ERRORS),
     openapi_extra={"requestBody": {"required": True, "content": {BYTES: {"schema": _BINARY}}}},
 )
-@needs(Scope.ADAPT)
+@adapts
 async def import_classifier(
     request: Request,
     name: Annotated[ClassifierName | None, Query()] = None,
@@ -100,7 +99,7 @@ async def import_classifier(
     classifier is the one that was exported if the heads are the same.
     """
     engine = begin(request, "adapt")
-    sent = await read_support_file(request, engine.settings)
+    sent = await read_support_file(request)
     options = sent.options
     new = NewClassifier(
         model=options.model,

@@ -1,4 +1,5 @@
-"""Refuses requests that pages of other sites make a browser send (cross-site request forgery).
+"""What protects a browser's user. Refuses requests that pages of other sites make a browser send (cross-site request
+forgery), and lets pages of configured origins call the server (CORS).
 
 A page of any site can make the browser send requests to any address it can reach, this machine's
 included. The page cannot read the answer, but the request has taken effect: so requests of other
@@ -13,14 +14,22 @@ from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
 
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from comln_serve.api.context import REQUEST_ID_HEADER
 from comln_serve.api.errors import to_response
-from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.errors import ErrorCode, ServiceError, invalid
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _HOST = re.compile(r"(?:\[([0-9a-f:.]*)\]|([a-z0-9._-]*))(?::[0-9]*)?")
 _MAX_SHOWN = 100
+_ALLOWED_METHODS = ("DELETE", "GET", "PATCH", "POST")
+_ALLOWED_HEADERS = ("Authorization", "Content-Type", "Idempotency-Key", REQUEST_ID_HEADER)
+_ASKED = {"origin": "origin", "method": "access-control-request-method", "headers": "access-control-request-headers"}
+_MAX_ASKED = 200
 
 
 @dataclass(frozen=True)
@@ -108,3 +117,36 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+class Cors(CORSMiddleware):
+    """Starlette's middleware, but a refused preflight gets the project's error shape."""
+
+    def __init__(self, app: ASGIApp, origins: list[str]) -> None:
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=_ALLOWED_METHODS,
+            allow_headers=_ALLOWED_HEADERS,
+            expose_headers=["Idempotency-Replayed", "Retry-After", REQUEST_ID_HEADER],
+        )
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        if response.status_code < 400:
+            return response
+        received = {name: request_headers.get(header, "")[:_MAX_ASKED] for name, header in _ASKED.items()}
+        refusal = to_response(
+            invalid(
+                f"{bytes(response.body).decode()}: a page of {received['origin']!r} asks for {received['method']!r} "
+                f"with the headers {received['headers']!r}. Allowed are the origins in the server's setting "
+                f"--cors-origins, the methods {', '.join(_ALLOWED_METHODS)} and, beside those that need no "
+                f"permission, the headers {', '.join(_ALLOWED_HEADERS)}.",
+                received=received,
+                allowed={"methods": list(_ALLOWED_METHODS), "headers": list(_ALLOWED_HEADERS)},
+            )
+        )
+        for name, value in response.headers.items():
+            if name == "vary" or name.startswith("access-control-"):
+                refusal.headers[name] = value
+        return refusal

@@ -1,4 +1,4 @@
-"""Images that a partial request goes on without: in its answer or error, log line and metrics."""
+"""The images of a request. A partial request goes on without some: its answer or error, log line and metrics say so."""
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,22 +8,29 @@ from typing import Any
 from comln_serve.api.context import current_record
 from comln_serve.api.schemas import RejectedImage
 from comln_serve.domain.rejected import Rejected
+from comln_serve.engine.embedding.decoders import File
 from comln_serve.errors import ErrorCode, ServiceError
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What an answer tells of a request's rejected images, beside their errors.
+    """The images of a request.
 
     Attributes:
-        partial: the request goes on without images that cannot be used.
-        names: file name of each image; empty: the images have none.
         labels: label of each image; empty: the images have none.
+        names: file name of each image; empty: the images have none.
+        partial: the request goes on without images that cannot be used.
     """
 
-    partial: bool = False
-    names: Sequence[str | None] = ()
+    images: Sequence[File] = ()
     labels: Sequence[str] = ()
+    names: Sequence[str | None] = ()
+    partial: bool = False
+
+    @property
+    def support(self) -> list[tuple[File, str]]:
+        """The images with their labels."""
+        return list(zip(self.images, self.labels, strict=True))
 
     def described(self, rejected: Iterable[Rejected]) -> list[RejectedImage] | None:
         """Rejected images as the answer has them; None unless the request is partial."""

@@ -1,1 +1,0 @@
-"""What protects a browser's user: origins, hosts, headers."""
