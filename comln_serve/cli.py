@@ -4,7 +4,6 @@ import sys
 from contextlib import suppress
 
 from comln_serve import __version__
-from comln_serve.configuration.refusal import refuse
 from comln_serve.configuration.sources import read_configuration
 from comln_serve.errors import ServiceError, StartupError
 from comln_serve.key_commands import keys_command
@@ -23,7 +22,7 @@ def main(argv: list[str] | None = None) -> int:
             return keys_command(arguments[1:])
         settings = read_configuration(arguments)
     except (StartupError, ServiceError) as error:
-        refuse(error)
+        print(f"comln-serve: {error}", file=sys.stderr, flush=True)
         return 2
     if settings.print_config:
         with suppress(BrokenPipeError):  # as of `| head`
@@ -32,10 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     # Imported only now: what a server needs takes a second.
     from comln_serve.starting import run  # noqa: PLC0415
 
-    try:
-        return run(settings)
-    except (StartupError, ServiceError) as error:
-        return refuse(error, hide=settings.database_url)
+    return run(settings)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import logging
 import os
 import signal
+import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from socket import socket
@@ -13,14 +15,13 @@ from threadpoolctl import threadpool_limits
 
 from comln_serve.api.app import create_app
 from comln_serve.api.observe.metric_files import share_metrics
-from comln_serve.configuration.refusal import refuse
-from comln_serve.configuration.settings import Settings
+from comln_serve.configuration.settings import Settings, without_password
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.embedding_process.embedder import Embedder, listen_for_batches
 from comln_serve.engine.engine import Engine, load_models
 from comln_serve.engine.reloading import warn_of_absent
-from comln_serve.errors import ServiceError, StartupError
+from comln_serve.errors import NotYetError, ServiceError, StartupError
 from comln_serve.logs import configure_logs, log_worker
 from comln_serve.machine import (
     allow_open_files,
@@ -39,11 +40,21 @@ logger = logging.getLogger("comln_serve")
 
 
 def run(settings: Settings) -> int:
-    """Serve until a signal. Returns the exit status (1: could not get ready).
+    """Serve until a signal. Returns the exit status (2: unusable configuration, 1: could not get ready)."""
+    return _or_refused(settings, lambda: _run(settings))
 
-    Raises:
-        StartupError, ServiceError: the configuration cannot be used.
-    """
+
+def _or_refused(settings: Settings, start: Callable[[], int]) -> int:
+    """The exit status of `start`. Says on standard error why the server does not start, if it does not."""
+    try:
+        return start()
+    except (StartupError, ServiceError) as error:
+        url = settings.database_url
+        print(f"comln-serve: {str(error).replace(url, without_password(url))}", file=sys.stderr, flush=True)
+        return 1 if isinstance(error, NotYetError) else 2
+
+
+def _run(settings: Settings) -> int:
     workers, embedder = processes(settings)
     hold_hangups()
     configure_logs(settings.log_level, settings.log_format)
@@ -64,16 +75,13 @@ def run(settings: Settings) -> int:
         batches = stack.enter_context(listen_for_batches(shared.embedder_socket)) if embedder else None
 
         def work() -> int:
-            try:
-                if batches is not None and shared.process == shared.embedder:
-                    return _embed(batches, settings, sockets, shared)
-                if batches is not None:
-                    batches.close()  # once neither parent nor embedder is there, nobody should wait for them
-                return _work(settings, sockets, shared)
-            except (StartupError, ServiceError) as error:
-                return refuse(error, hide=settings.database_url)
+            if batches is not None and shared.process == shared.embedder:
+                return _embed(batches, settings, sockets, shared)
+            if batches is not None:
+                batches.close()  # once neither parent nor embedder is there, nobody should wait for them
+            return _work(settings, sockets, shared)
 
-        return Supervisor(shared, work, _prepare).run()
+        return Supervisor(shared, lambda: _or_refused(settings, work), _prepare).run()
 
 
 def processes(settings: Settings) -> tuple[int, bool]:

@@ -21,7 +21,6 @@ from comln_serve.api.observe.metrics import Metrics
 from comln_serve.api.observe.observation import Observation, Rescue
 from comln_serve.api.open_inference.routes import router as open_inference
 from comln_serve.api.page import install_page
-from comln_serve.api.receive.head import HeadAsGet
 from comln_serve.api.receive.intake import Intake
 from comln_serve.api.receive.pace import MOST_WAITING, Pace
 from comln_serve.api.receive.parameters import check_parameters
@@ -98,6 +97,7 @@ def create_app(
     app.state.engine = engine
     app.state.on_reload = on_reload
     app.state.draining = False  # set on the signal to stop
+    app.state.sends_request_id = True  # False where what is in front adds the header
     # Separate thread pools, so that probes are answered while all other threads are busy.
     app.state.probe_threads = CapacityLimiter(4)
     app.state.scrape_threads = CapacityLimiter(2)  # metrics query GPU drivers and a database, which may hang
@@ -119,7 +119,6 @@ def create_app(
     install_documentation(app)
     install_page(app)
     # The middleware added last is outermost.
-    app.add_middleware(HeadAsGet)
     app.add_middleware(Intake, held=held, pace=pace, max_seconds=settings.max_receive_seconds)
     app.add_middleware(Rescue)
     origins = list(filter(None, settings.cors_origins.split(",")))

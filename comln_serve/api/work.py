@@ -62,14 +62,13 @@ async def classify(
     """
     tenant, record = tenant_of(request), current_record()
     record.images = images
-    with request.app.state.requests.admit(tenant=tenant):
-        async with _cancelled_with(request) as cancellation:
-            predicted = await predict(Caller(tenant, cancellation=cancellation))
-            record.model, record.classifier = predicted.classifier.model, predicted.classifier.id
-            record.rejected, record.stages_ms = [one.code for one in predicted.rejected], predicted.timings_ms
-            if predicted.probabilities.size + len(predicted.rejected) <= _SHORT_ANSWER:
-                return write(predicted)
-            return await work(request, lambda: write(predicted))
+    async with _pending(request) as cancellation:
+        predicted = await predict(Caller(tenant, cancellation=cancellation))
+        record.model, record.classifier = predicted.classifier.model, predicted.classifier.id
+        record.rejected, record.stages_ms = [one.code for one in predicted.rejected], predicted.timings_ms
+        if predicted.probabilities.size + len(predicted.rejected) <= _SHORT_ANSWER:
+            return write(predicted)
+        return await work(request, lambda: write(predicted))
 
 
 async def make(
@@ -98,14 +97,14 @@ async def make(
         )
         return as_json(body, request.scope["route"].status_code or 200, headers)
 
-    with request.app.state.requests.admit(tenant=tenant):
-        async with _cancelled_with(request) as cancellation:
-            return await work(request, lambda: written(cancellation))
+    async with _pending(request) as cancellation:
+        return await work(request, lambda: written(cancellation))
 
 
 @asynccontextmanager
-async def _cancelled_with(request: Request) -> AsyncGenerator[Cancellation]:
-    """A cancellation for the work in the block, raised when the client disconnects or the server gives the request up.
+async def _pending(request: Request) -> AsyncGenerator[Cancellation]:
+    """Hold a place among the pending requests. The work in the block is to be cancelled when the client disconnects or
+    the server gives the request up.
 
     The request's body must have been read.
     """
@@ -116,12 +115,13 @@ async def _cancelled_with(request: Request) -> AsyncGenerator[Cancellation]:
             pass
         cancellation.cancel()
 
-    watching = asyncio.create_task(cancel_when_gone())
-    try:
-        yield cancellation
-    finally:
-        watching.cancel()
-        cancellation.cancel()
+    with request.app.state.requests.admit(tenant=tenant_of(request)):
+        watching = asyncio.create_task(cancel_when_gone())
+        try:
+            yield cancellation
+        finally:
+            watching.cancel()
+            cancellation.cancel()
 
 
 async def read(request: Request, call: Callable[[], _Result]) -> _Result:

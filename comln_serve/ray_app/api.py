@@ -8,13 +8,10 @@ from typing import Any
 
 from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
-from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from threadpoolctl import threadpool_limits
 
 from comln_serve.api.app import create_app
 from comln_serve.api.browsers import AllowedHosts
-from comln_serve.api.context import REQUEST_ID_HEADER
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.bundles import load_bundles
 from comln_serve.engine.engine import Engine
@@ -44,7 +41,7 @@ class Api:
         # Unless host names are set, Ray Serve's proxy decides which to accept.
         names = self._engine.settings.host_names
         app = create_app(self._engine, hosts=AllowedHosts(names) if names else None)
-        app.add_middleware(_WithoutRequestId)
+        app.state.sends_request_id = False  # Ray Serve adds its own
         return app
 
     def check_health(self) -> None:
@@ -55,21 +52,6 @@ class Api:
         """
         if not self._engine.ready:
             raise RuntimeError("the engine has been closed")
-
-
-class _WithoutRequestId:
-    """ASGI middleware that removes the request id's header, as Ray Serve adds its own."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_without(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                del MutableHeaders(scope=message)[REQUEST_ID_HEADER]
-            await send(message)
-
-        await self._app(scope, receive, send_without)
 
 
 def _ready_engine(settings: Settings, embedding: DeploymentHandle[Any]) -> Engine:

@@ -1,4 +1,4 @@
-"""The outermost layer: gives every request its id, log line, metrics and trace, however it ends."""
+"""The outermost layer: gives every request its id, log line, metrics and trace, however it ends; answers HEAD."""
 
 import asyncio
 import logging
@@ -49,6 +49,9 @@ class Observation:
             await self._app(scope, receive, send)
             return
         record = context.new_record(scope)
+        # FastAPI's routes answer GET alone: HEAD is answered as GET would be, without the body.
+        is_head = scope["method"] == "HEAD"
+        scope = {**scope, "method": "GET"} if is_head else scope
 
         async def counted_receive() -> Message:
             message = await receive()
@@ -60,8 +63,12 @@ class Observation:
                 record.status = message["status"]
                 headers = MutableHeaders(scope=message)
                 _add_headers(headers, record)
+                if not scope["app"].state.sends_request_id:
+                    del headers[REQUEST_ID_HEADER]
                 if scope["app"].state.draining:  # so that the client sends its next request elsewhere
                     headers["Connection"] = "close"
+            elif is_head and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
             record.bytes_out += len(message.get("body", b""))
             await send(message)
 
