@@ -63,40 +63,30 @@ def documentation(document: Json) -> str:
 
 
 def _operation(document: Json, method: str, path: str, operation: Json) -> str:
-    parameters = operation.get("parameters", [])
-    answers = operation["responses"]
-    bodies = operation.get("requestBody", {}).get("content", {})
-    parts = [
-        f"<h2><code>{method.upper()} {escape(path)}</code> {escape(operation['summary'])}</h2>",
-        f"<p>{escape(operation.get('description', ''))}</p>",
-        _fields(
-            document,
-            "Parameters",
-            {
-                "properties": {item["name"]: item["schema"] for item in parameters},
-                "required": [item["name"] for item in parameters if item.get("required", False)],
-            },
-        ),
-        *(_fields(document, f"Body as {kind}", content["schema"]) for kind, content in bodies.items()),
-        _table("Answers", [(status, answer["description"]) for status, answer in answers.items()]),
-    ]
+    parameters, answers = operation.get("parameters", []), operation["responses"]
+    required = [item["name"] for item in parameters if item.get("required")]
+    schema = {"properties": {item["name"]: item["schema"] for item in parameters}, "required": required}
+    tables = [_fields(document, "Parameters", schema)]
+    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+        tables.append(_fields(document, f"Body as {kind}", content["schema"]))
+    tables.append(_table("Answers", [(status, answer["description"]) for status, answer in answers.items()]))
     for status, answer in answers.items():
         for kind, content in answer.get("content", {}).items() if int(status) < 400 else ():
-            parts.append(_fields(document, f"Answer {status} as {kind}", content["schema"]))
-    return "".join(parts)
+            tables.append(_fields(document, f"Answer {status} as {kind}", content["schema"]))
+    return (
+        f"<h2><code>{method.upper()} {escape(path)}</code> {escape(operation['summary'])}</h2>"
+        f"<p>{escape(operation.get('description', ''))}</p>{''.join(tables)}"
+    )
 
 
 def _fields(document: Json, heading: str, schema: Json) -> str:
-    """The fields of an object."""
+    """A table of an object's fields."""
     schema = _resolved(document, schema)
-    required = schema.get("required", [])
-    return _table(
-        heading,
-        [
-            (name, _type(document, field), "required" if name in required else "", field.get("description", ""))
-            for name, field in schema.get("properties", {}).items()
-        ],
-    )
+    rows: list[tuple[str, ...]] = []
+    for name, field in schema.get("properties", {}).items():
+        needed = "required" if name in schema.get("required", []) else ""
+        rows.append((name, _type(document, field), needed, field.get("description", "")))
+    return _table(heading, rows)
 
 
 def _type(document: Json, schema: Json) -> str:
