@@ -39,7 +39,6 @@ _HINT_FOR_CURL = "curl -d sends this type; for another, add -H 'Content-Type: {a
 _Model = TypeVar("_Model", bound=BaseModel)
 _Form = TypeVar("_Form", AdaptForm, ExamplesOptions, PredictOptions)
 _Json = TypeVar("_Json", AdaptRequest, ExamplesRequest, PredictRequest)
-_Options = TypeVar("_Options")
 _Read = TypeVar("_Read")
 
 # Commas and opening brackets allowed in a JSON body beside its images: metadata, options.
@@ -54,23 +53,23 @@ _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _OF_IMAGES = ("support", "images")
 
 
-async def read_adapt(request: Request) -> tuple[Sent, AdaptOptions]:
-    """Support images and options of `POST /adapt`.
+async def read_images(
+    request: Request, form_options: type[_Form], json_body: type[_Json]
+) -> tuple[Sent, _Form | _Json]:
+    """Read images, with labels if it is a body of support images, and the other fields of the form or the JSON.
 
     Raises:
         ServiceError: anything wrong with the body, here and below.
     """
-    return await _read_images(request, AdaptForm, AdaptRequest)
-
-
-async def read_examples(request: Request) -> tuple[Sent, ExamplesOptions]:
-    """Support images and options of `POST /classifiers/{ref}/examples`."""
-    return _not_empty(await _read_images(request, ExamplesOptions, ExamplesRequest))
-
-
-async def read_predict(request: Request) -> tuple[Sent, PredictOptions]:
-    """Images and options of `POST /predict`."""
-    return _not_empty(await _read_images(request, PredictOptions, PredictRequest))
+    if not _is_multipart(request):
+        read = await _parsed(request, partial(_images_of_json, json_body))
+    else:
+        settings = engine_of(request).settings
+        form = await multipart.read_form(request, settings)
+        read = _images_of_form(form, form_options, settings, labelled="support" in json_body.model_fields)
+    if not read[0].images and json_body is not AdaptRequest:  # which is told how many classes it needs
+        raise invalid("No image was received. Send at least one in 'images'.", received_images=0)
+    return read
 
 
 async def read_again(request: Request) -> AgainOptions:
@@ -133,14 +132,9 @@ async def read_json_only(request: Request, model: type[_Model]) -> _Model:
     return await _parsed(request, partial(parse_json, model))
 
 
-async def _read_images(
-    request: Request, form_options: type[_Form], json_body: type[_Json]
-) -> tuple[Sent, _Form | _Json]:
-    """Read images, with labels if it is a body of support images, and the other fields of the form or the JSON."""
-    if not _is_multipart(request):
-        return await _parsed(request, partial(_images_of_json, json_body))
-    settings, labelled = engine_of(request).settings, "support" in json_body.model_fields
-    form = await multipart.read_form(request, settings)
+def _images_of_form(
+    form: multipart.Form, form_options: type[_Form], settings: Settings, *, labelled: bool
+) -> tuple[Sent, _Form]:
     fields = {"images", "labels"} if labelled else {"images"}
     options = _validate(form_options, multipart.options(form, form_options, fields))
     files, names = multipart.files(form, settings, partial=options.partial)
@@ -176,12 +170,6 @@ def _validate_labels(labels: Sequence[str], settings: Settings) -> None:
     check_labels(labels, settings)
     for position, label in enumerate(labels):
         _validate(SupportImage, {"image": "", "label": label}, where=f"labels.{position}")
-
-
-def _not_empty(received: tuple[Sent, _Options]) -> tuple[Sent, _Options]:
-    if not received[0].images:
-        raise invalid("No image was received. Send at least one in 'images'.", received_images=0)
-    return received
 
 
 def _is_multipart(request: Request) -> bool:

@@ -11,7 +11,7 @@ from comln_serve.api.authentication import adapts, uses
 from comln_serve.api.document.openapi import openapi_body
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
-from comln_serve.api.receive.bodies import read_adapt, read_predict
+from comln_serve.api.receive.bodies import read_images
 from comln_serve.api.receive.limits import bytes_of_longest, check_answer
 from comln_serve.api.routes.shared import BODY_ERRORS, KeyHeader
 from comln_serve.api.work import as_json, begin, classify, make
@@ -45,7 +45,7 @@ _ENTRY_BYTES, _IMAGE_BYTES = 64, 256
 async def adapt(request: Request, key: KeyHeader = None) -> Response:
     """Send images with one label each, of two classes or more, as multipart form or JSON."""
     engine = begin(request, "adapt")
-    sent, options = await read_adapt(request)
+    sent, options = await read_images(request, requests.AdaptForm, requests.AdaptRequest)
     new = NewClassifier(
         model=options.model,
         name=options.name,
@@ -71,7 +71,7 @@ async def adapt(request: Request, key: KeyHeader = None) -> Response:
 async def predict(request: Request) -> Response:
     """Send images and a classifier's id, name or name@version, as multipart form or JSON."""
     engine = begin(request, "predict")
-    sent, options = await read_predict(request)
+    sent, options = await read_images(request, requests.PredictOptions, requests.PredictRequest)
 
     def predicting(caller: Caller) -> Awaitable[Predicted]:
         return engine.predict(

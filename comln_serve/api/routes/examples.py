@@ -11,7 +11,7 @@ from comln_serve.api.authentication import adapts, tenant_of, uses
 from comln_serve.api.document.openapi import header, openapi_body
 from comln_serve.api.errors import error_responses
 from comln_serve.api.receive import requests
-from comln_serve.api.receive.bodies import read_again, read_examples, read_json_only
+from comln_serve.api.receive.bodies import read_again, read_images, read_json_only
 from comln_serve.api.receive.limits import check_labels
 from comln_serve.api.routes.shared import (
     BODY_ERRORS,
@@ -94,7 +94,7 @@ async def get_thumbnail(
 async def add_examples(request: Request, ref: Ref, key: KeyHeader = None) -> Response:
     """A named classifier gets a new version; an unnamed one changes in place. New labels become new classes."""
     engine = begin(request, "adapt")
-    sent, options = await read_examples(request)
+    sent, options = await read_images(request, requests.ExamplesOptions, requests.ExamplesRequest)
     return await make(
         request,
         lambda caller: engine.add_examples(ref, sent.support, caller, promote=options.promote, partial=sent.partial),
