@@ -32,7 +32,7 @@ from comln_serve.machine import (
 )
 from comln_serve.server.hangup import hold_hangups, reload_on_hangup
 from comln_serve.server.listening import listen
-from comln_serve.server.serve import addresses, allowed_hosts, check_tls, serve, warn_if_open, warn_of_contradictions
+from comln_serve.server.serve import addresses, allowed_hosts, check_tls, serve, warn_of_settings
 from comln_serve.server.supervisor import Supervisor
 from comln_serve.storage import Store
 
@@ -65,8 +65,7 @@ def _run(settings: Settings) -> int:
     return_large_memory()
     with ExitStack() as stack:
         sockets = [stack.enter_context(listening) for listening in listen(settings.host, settings.port)]
-        warn_if_open(settings)
-        warn_of_contradictions(settings, workers)
+        warn_of_settings(settings, workers)
         if workers == 1:
             return _work(settings, sockets, SharedCounts())
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="comln-serve-")))

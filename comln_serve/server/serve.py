@@ -96,8 +96,11 @@ def serve(app: FastAPI, sockets: list[socket.socket]) -> None:
         _Server(config, app.state).run(sockets)
 
 
-def warn_if_open(settings: Settings) -> None:
-    """Log a warning if others can reach the server and need no key."""
+def warn_of_settings(settings: Settings, workers: int) -> None:
+    """Log a warning if others can reach the server and need no key, and of settings that contradict each other.
+
+    None is refused: a server that limits bodies only still works for smaller images.
+    """
     if not (settings.require_keys or is_loopback(settings.host)):
         logger.warning(
             "THE SERVER LISTENS ON %s WITHOUT AUTHENTICATION: whoever can reach it can use, see "
@@ -105,13 +108,6 @@ def warn_if_open(settings: Settings) -> None:
             "authenticates reach it, or listen on 127.0.0.1 (--host)",
             settings.host or "every address",
         )
-
-
-def warn_of_contradictions(settings: Settings, workers: int) -> None:
-    """Log a warning of settings that contradict each other.
-
-    They are not refused: a server that limits bodies only still works for smaller images.
-    """
     if settings.max_image_bytes > settings.max_body_bytes:
         logger.warning(
             "max_image_bytes (%d) is more than max_body_bytes (%d): no image larger than a body can arrive. Raise "

@@ -11,7 +11,7 @@ from comln_serve.cli import main
 from comln_serve.configuration.settings import Settings, without_password
 from comln_serve.configuration.sources import read_configuration
 from comln_serve.errors import StartupError
-from comln_serve.server.serve import warn_of_contradictions
+from comln_serve.server.serve import warn_of_settings
 from tests.support import http
 from tests.support.live import live_server
 from tests.support.programs import python
@@ -137,7 +137,7 @@ def test_contradictions_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("comln_serve.server.serve.usable_cpus", lambda: 2)
-    warn_of_contradictions(Settings.model_validate(settings), workers)
+    warn_of_settings(Settings.model_validate(settings), workers)
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == len(said)
     assert all(map(str.startswith, messages, said))
