@@ -158,11 +158,11 @@ def test_the_command(run: Run, tmp_path: Path, held_out: Path) -> None:
     assert lines[-1].startswith(f"  {held_out}/red/0.png: red, taken for blue (")
     code, text, _ = told("evaluate", held_out, "--classifier", "shop", "--unknown", "--json")
     found = json.loads(text)
-    assert (code, found["judged"], len(found["images"]), found["unknown"]) == (0, 12, 12, None)
+    assert (code, found["judged"], len(found["images"]), found["unknown"]["known"]) == (0, 12, 12, 12)
     assert found["classes"][2]["taken_for"] == [{"label": "blue", "images": 1}]
-    code, text, beside = told("evaluate", held_out, "--classifier", "shop", "--unknown")
+    run("adapt", class_folder(tmp_path / "few", each=1), "--name", "few", "--model", "tiny-prototype")
+    code, text, beside = told("evaluate", held_out, "--classifier", "few", "--unknown")
     assert (code, "found unknown" in text, "has no threshold" in beside) == (0, False, True)
-    run("examples", "add", "shop", class_folder(tmp_path / "again", each=9))
     code, text, beside = told("evaluate", held_out, "--classifier", "shop", "--unknown")
     assert (code, beside) == (0, "")
     assert text.splitlines()[3].startswith("found unknown: ")
@@ -174,6 +174,7 @@ def test_the_command(run: Run, tmp_path: Path, held_out: Path) -> None:
     )
     assert beside.splitlines()[1].startswith(f"  {more}/blue/0.png is its example 1")
     assert beside.splitlines()[-1] == "  and 15 more (--json lists all)"
+    run("examples", "add", "shop", class_folder(tmp_path / "again", each=9))
     (held_out / "red").rename(held_out / "pink")
     code, text, _ = told("evaluate", held_out, "--classifier", "shop", "--unknown")
     assert (code, "other classes: pink 4" in text.splitlines()) == (0, True)

@@ -96,7 +96,7 @@ def test_no_image_is_sent_where_there_is_no_such_classifier(run: Run, line: Wire
     result = run("examples", "add", "none", class_folder(tmp_path / "photos"))
     assert result.exit_code != 0
     assert "none" in result.stderr
-    assert [request.method for request in line.requests] == ["GET"]
+    assert line.requests == ["GET /classifiers/none"]
 
 
 def test_changes_are_compared_with_what_the_name_stood_for(run: Run, comln: Client, tmp_path: Path) -> None:
