@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
-from comln_serve.domain.classifier import Classifier, ClassifierRecord
+from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.rejected import Rejected
 from comln_serve.domain.support import SupportSet
 from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
@@ -43,7 +43,7 @@ from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.imaging import readable
 from comln_serve.machine import cpus_of_each, usable_cpus
 from comln_serve.report import similarity
-from comln_serve.storage import Edit, Store
+from comln_serve.storage import Store, TenantStore
 
 __all__ = ["Adapted", "Caller", "Engine", "ModelsReloaded", "NewClassifier", "Predicted", "load_models"]
 
@@ -320,33 +320,16 @@ class Engine:
                 partial=partial,
             )
 
-    def edit(self, reference: str, edit: Edit, tenant: str = "") -> ClassifierRecord:
-        """Change name, metadata or time of expiry of a classifier.
+    @contextmanager
+    def changing(self, tenant: str = "") -> Generator[TenantStore, None, None]:
+        """The store of a tenant, to edit or promote a classifier, or roll a name back, in the block.
 
         Raises:
-            ServiceError: as `TenantStore.edit`; MODEL_CHANGED, its new name would stand for it, and its model is not
-                served here.
+            ServiceError: as the store's methods; MODEL_CHANGED, a name would stand for a classifier whose model is not
+                served here. Nothing is changed then.
         """
-        with self._served.using() as models, self.classifiers.changing(tenant) as store:
-            return store.edit(reference, edit, check=models.of)
-
-    def promote(self, reference: str, tenant: str = "", *, instead_of: str | None = None) -> ClassifierRecord:
-        """Let a classifier's name stand for it.
-
-        Raises:
-            ServiceError: as `TenantStore.promote`; MODEL_CHANGED, its model is not served here.
-        """
-        with self._served.using() as models, self.classifiers.changing(tenant) as store:
-            return store.promote(reference, instead_of=instead_of, check=models.of)
-
-    def roll_back(self, name: str, tenant: str = "") -> ClassifierRecord:
-        """Let a name stand for the version promoted before.
-
-        Raises:
-            ServiceError: as `TenantStore.roll_back`; MODEL_CHANGED, that version's model is not served here.
-        """
-        with self._served.using() as models, self.classifiers.changing(tenant) as store:
-            return store.roll_back(name, check=models.of)
+        with self._served.using() as models, self.classifiers.changing(tenant, models.of) as store:
+            yield store
 
     async def predict(
         self,

@@ -1,7 +1,7 @@
 """Queues of heavy work on classifiers, such as solves: little of it runs at once. Tenants take turns."""
 
 import time
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Generator, Hashable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Condition
@@ -9,6 +9,7 @@ from threading import Condition
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.admission import Admission, waited_too_long
+from comln_serve.engine.cancellation import Caller
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.machine import usable_cpus
 
@@ -75,27 +76,27 @@ class Queue:
         return cls(Count.COMPARISONS, 1, waiting, settings.max_queue_seconds, shared, by_tenant=settings.require_keys)
 
     @contextmanager
-    def turn(self, check: Callable[[], None], classifier: Hashable, tenant: str = "") -> Generator[None, None, None]:
+    def turn(self, caller: Caller, classifier: Hashable = None) -> Generator[None, None, None]:
         """Wait for a turn, and keep it for the block.
 
         Args:
-            check: called regularly during the wait; an error it raises ends the wait.
-            classifier: the classifier to change, whose turns never overlap; a new object if there is none.
-            tenant: whose turn it is.
+            classifier: of the caller's tenant, to be changed: its turns never overlap. None: none is.
 
         Raises:
-            ServiceError: OVERLOADED, too many requests wait already, for this classifier or in all; QUEUE_TIMEOUT.
+            ServiceError: OVERLOADED, too many requests wait already, for this classifier or in all; QUEUE_TIMEOUT;
+                CLIENT_GONE.
         """
-        with self._places.admit(tenant=tenant):
+        ticket = _Ticket(caller, object() if classifier is None else (caller.tenant, classifier))
+        with self._places.admit(tenant=caller.tenant):
             with self._changed:
-                self._check_line(classifier)
-                self._wait(check, _Ticket(classifier, tenant))
-                self._running.append(classifier)
+                self._check_line(ticket.classifier)
+                self._wait(ticket)
+                self._running.append(ticket.classifier)
             try:
                 yield
             finally:
                 with self._changed:
-                    self._running.remove(classifier)
+                    self._running.remove(ticket.classifier)
                     if not self._line and not self._running:
                         self._served.clear()
                     self._changed.notify_all()
@@ -112,7 +113,7 @@ class Queue:
                 limit=self._most_of_one,
             )
 
-    def _wait(self, check: Callable[[], None], ticket: "_Ticket") -> None:
+    def _wait(self, ticket: "_Ticket") -> None:
         due = time.monotonic() + self._max_seconds
         self._line.append(ticket)
         try:
@@ -120,8 +121,8 @@ class Queue:
                 if time.monotonic() >= due:
                     raise waited_too_long(self._max_seconds, _WORDS[self._unit])
                 self._changed.wait(_CHECK_S)
-                check()
-            self._served[ticket.tenant] = time.monotonic()
+                ticket.caller.cancellation.check()
+            self._served[ticket.caller.tenant] = time.monotonic()
         finally:
             self._line.remove(ticket)
             self._changed.notify_all()
@@ -131,12 +132,12 @@ class Queue:
         if len(self._running) >= self._at_once:
             return None
         free = [ticket for ticket in self._line if ticket.classifier not in self._running]
-        return min(free, key=lambda ticket: self._served.get(ticket.tenant, 0), default=None)
+        return min(free, key=lambda ticket: self._served.get(ticket.caller.tenant, 0), default=None)
 
 
 @dataclass(frozen=True, eq=False)
 class _Ticket:
     """A request that waits for its turn."""
 
+    caller: Caller
     classifier: Hashable
-    tenant: str

@@ -35,8 +35,8 @@ Check = Callable[[ClassifierRecord], object]
 """Raises an error about a classifier that must not be used."""
 
 
-def _allow(_record: ClassifierRecord) -> None:
-    pass
+def allow(_record: ClassifierRecord) -> None:
+    """The check that refuses none."""
 
 
 class ChangedError(Exception):
@@ -51,10 +51,21 @@ class TenantStore:
     """
 
     def __init__(
-        self, database: Database, tenant: str, clock: Callable[[], datetime], *, show_thumbnails: bool = False
+        self,
+        database: Database,
+        tenant: str,
+        clock: Callable[[], datetime],
+        *,
+        show_thumbnails: bool = False,
+        check: Check = allow,
     ) -> None:
-        """Without `show_thumbnails`, no method returns thumbnails."""
-        self._database, self._tenant, self._clock = database, tenant, clock
+        """Without `show_thumbnails`, no method returns thumbnails.
+
+        Args:
+            check: called by `edit`, `promote` and `roll_back` with a classifier that a name would stand for; with an
+                error that it raises, nothing is changed.
+        """
+        self._database, self._tenant, self._clock, self._check = database, tenant, clock, check
         self._show_thumbnails = show_thumbnails
         self._thumbnails = rows.THUMBNAILS if show_thumbnails else rows.NO_THUMBNAILS
 
@@ -242,11 +253,8 @@ class TenantStore:
             if support.thumbnails:
                 connection.execute(insert(thumbnails), rows.thumbnail_values(support, sequence))
 
-    def edit(self, reference: str, edit: Edit, *, check: Check = _allow) -> ClassifierRecord:
+    def edit(self, reference: str, edit: Edit) -> ClassifierRecord:
         """Change name, metadata or time of expiry of a classifier. Returns its new description.
-
-        Args:
-            check: as in `promote`, of a classifier that gets its first name and that this stands for.
 
         Raises:
             ServiceError: INVALID_REQUEST, NAME_TAKEN, as of `give_name`.
@@ -258,18 +266,17 @@ class TenantStore:
             row = self._row(connection, reference, report=False)
             values = edit.values(now) | give_name(connection, self._tenant, row, reference, edit, now)
             if values.get("promotion"):
-                check(rows.to_record(row))
+                self._check(rows.to_record(row))
             if values:
                 query = update(classifiers).where(classifiers.c.tenant == self._tenant, classifiers.c.id == row.id)
                 connection.execute(query.values(revision=classifiers.c.revision + 1, **values))
             return rows.to_record(self._row(connection, row.id))
 
-    def promote(self, reference: str, *, instead_of: str | None = None, check: Check = _allow) -> ClassifierRecord:
+    def promote(self, reference: str, *, instead_of: str | None = None) -> ClassifierRecord:
         """Let a classifier's name stand for it. Returns its new description, without its report.
 
         Args:
             instead_of: promote only if the name still stands for the classifier with this id; None: for any.
-            check: called with the classifier; with an error that it raises, nothing is changed.
 
         Raises:
             ServiceError: INVALID_REQUEST, the classifier has no name; NAME_MOVED, its name stands for another version
@@ -286,15 +293,12 @@ class TenantStore:
                 )
             if instead_of is not None:
                 versions.check_stands_for(connection, self._tenant, row.name, instead_of, row.id, self._clock())
-            check(rows.to_record(row))
+            self._check(rows.to_record(row))
             versions.promote_version(connection, self._tenant, row.name, row.id)
             return rows.to_record(self._row(connection, row.id, report=False))
 
-    def roll_back(self, name: str, *, check: Check = _allow) -> ClassifierRecord:
+    def roll_back(self, name: str) -> ClassifierRecord:
         """Let a name stand for the version promoted before. Returns that version, without its report.
-
-        Args:
-            check: as in `promote`.
 
         Raises:
             ServiceError: NOTHING_TO_ROLL_BACK_TO; INVALID_REQUEST, `name` is an id or a version.
@@ -313,7 +317,7 @@ class TenantStore:
             if found is None:
                 raise not_found(name)
             promoted = rows.to_record(self._row(connection, found, report=False))
-            check(promoted)
+            self._check(promoted)
             return promoted
 
     def delete(self, reference: str) -> Resolved:

@@ -194,7 +194,7 @@ class ClassifierMaker:
         self._store.check_room(self._settings.max_classifiers)
 
     def _fit_new(self, model: Model, examples: SupportSet, new: NewClassifier) -> Classifier:
-        with self._solves.turn(self._caller.cancellation.check, object(), self._caller.tenant):
+        with self._solves.turn(self._caller):
             made = self._fit(model, examples, new.horizon)
         lifetime = new.expires_in_seconds
         expires_at = None if lifetime is None else made.created_at + timedelta(seconds=lifetime)
@@ -234,9 +234,8 @@ class ClassifierMaker:
         Within this server, changes of a classifier run one after another. The retries end: each
         means that another request has finished.
         """
-        classifier, check = (self._caller.tenant, reference), self._caller.cancellation.check
         while True:
-            with suppress(ChangedError), self._solves.turn(check, classifier, self._caller.tenant):
+            with suppress(ChangedError), self._solves.turn(self._caller, reference):
                 stored, examples = self._store.support(reference)
                 self._check_version(stored)
                 made, changed = apply(stored, examples)
