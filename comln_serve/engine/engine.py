@@ -26,6 +26,7 @@ from comln_serve.domain.support import SupportSet
 from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
 from comln_serve.engine.adapting.changes import Change
 from comln_serve.engine.admission import Admission
+from comln_serve.engine.bundles import load_models
 from comln_serve.engine.cancellation import Caller
 from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.classifiers.comparing import Comparisons
@@ -35,10 +36,9 @@ from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.embedding.decoders import Decoders, Deliver, File, Upload
 from comln_serve.engine.embedding.job import Job, JobLimits
 from comln_serve.engine.line import Line
-from comln_serve.engine.models import Model, Models
-from comln_serve.engine.opening import load_models
+from comln_serve.engine.models import Model
 from comln_serve.engine.queues import Queue
-from comln_serve.engine.reloading import ModelsReloaded, ServedModels, reopen, warn_of_absent
+from comln_serve.engine.served import Models, ModelsReloaded, ServedModels, reopen, warn_of_absent
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.imaging import readable
 from comln_serve.machine import cpus_of_each, usable_cpus

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from comln_serve.configuration.settings import Settings
+from comln_serve.engine.bundles import load_models
 from comln_serve.engine.embedding.job import Job, JobLimits
-from comln_serve.engine.opening import load_models
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.logs import configure_logs
 from comln_serve.machine import RunsOn, return_large_memory

@@ -18,8 +18,8 @@ from fastapi.testclient import TestClient
 from comln_serve.api.app import create_app
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, ModelsReloaded, NewClassifier
-from comln_serve.engine.models import LocalModel, Model, Models
-from comln_serve.engine.reloading import ServedModels
+from comln_serve.engine.models import LocalModel, Model
+from comln_serve.engine.served import Models, ServedModels
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import Edit
 from tests.support.bundles import break_backbone, edit_manifest, edit_tensors, poison_backbone, replace_file

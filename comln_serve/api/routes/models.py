@@ -9,7 +9,7 @@ from comln_serve.api.receive.limits import limits_of
 from comln_serve.api.routes.shared import change
 from comln_serve.api.work import engine_of
 from comln_serve.engine.models import Model
-from comln_serve.engine.reloading import ModelsReloaded
+from comln_serve.engine.served import ModelsReloaded
 from comln_serve.errors import ErrorCode
 from comln_serve.security.keys import Scope
 
