@@ -86,6 +86,10 @@ class Predicted:
 class Engine:
     """The served models, the stored classifiers, and the threads that do the work.
 
+    Calls that make or change a classifier: A named one gets a new version, for which the name stands then if `promote`
+    is set; an unnamed one changes in place. With `partial`, images that cannot be used are left out; every class needs
+    one that can. They raise a `ServiceError` for anything wrong with the request, and nothing is stored then.
+
     Attributes:
         shared: the counts of all processes of the server.
         classifiers: finds, lists, promotes and deletes what is stored.
@@ -238,14 +242,7 @@ class Engine:
     def adapt(
         self, support: Support, new: NewClassifier | None = None, caller: Caller | None = None, *, partial: bool = False
     ) -> Adapted:
-        """Fit a classifier to labelled images (file bytes, label) and store it.
-
-        Args:
-            partial: leave out images that cannot be used; every class needs one that can.
-
-        Raises:
-            ServiceError: anything wrong with the request; nothing is stored then.
-        """
+        """Fit a classifier to labelled images (file bytes, label) and store it."""
         with self._making(caller, partial=partial) as maker:
             return maker.adapt(support, new or NewClassifier())
 
@@ -258,10 +255,6 @@ class Engine:
             embedder_sha256: of the bundle that computed them, which has to be served here. `new.model` may be another
                 name of it.
             digest: of all that was sent, to recognise a repeated request.
-
-        Raises:
-            ServiceError: MODEL_CHANGED, no such bundle is served; or anything else wrong with the request. Nothing is
-                stored then.
         """
         with self._making(caller) as maker:
             return maker.adapt_to_embeddings(support, embedder_sha256, new, digest)
@@ -277,31 +270,13 @@ class Engine:
     ) -> Adapted:
         """Adapt a classifier anew, with more labelled images (file bytes, label) after its own.
 
-        A named classifier gets a new version; an unnamed one changes in place. The result equals
-        that of adapting to all images at once.
-
-        Args:
-            promote: let the name stand for the new version.
-            partial: as in `adapt`.
-
-        Raises:
-            ServiceError: anything wrong with the request; nothing is changed then.
+        The result equals that of adapting to all images at once.
         """
         with self._making(caller, partial=partial) as maker:
             return maker.add_examples(reference, support, promote=promote)
 
     def change(self, reference: str, change: Change, caller: Caller | None = None, *, promote: bool = True) -> Adapted:
-        """Change a classifier, without images: remove or relabel its examples, rename classes, adapt it again.
-
-        A named classifier gets a new version; an unnamed one changes in place.
-
-        Args:
-            promote: let the name stand for the new version.
-
-        Raises:
-            ServiceError: that of the change; CANNOT_ADAPT, too few or too many classes; and others. Nothing is changed
-                then.
-        """
+        """Change a classifier, without images: remove or relabel its examples, rename classes, adapt it again."""
         with self._making(caller) as maker:
             return maker.change(reference, change, promote=promote)
 
@@ -357,20 +332,12 @@ class Engine:
         if not self.ready:
             await self._on_thread(self._need_ready)
         caller, clock = caller or Caller(), StageClock()
-        found = self.classifiers.remembered(reference, caller.tenant)
-        if found is None:
-            async with self._finding.turn(caller.tenant, self.settings.max_queue_seconds):
-                # Another request may have read it while this one waited.
-                found = self.classifiers.remembered(reference, caller.tenant) or await self._on_thread(
-                    self.classifiers.find, reference, caller.tenant
-                )
+        found = await self._find(reference, caller.tenant)
         with self._served.using() as models:
-            model = models.of(found)
+            bundle = (model := models.of(found)).bundle
             with self._embedding(images, model, clock, caller, all_views=all_views, partial=partial) as upload:
                 views = await upload.job
-            embeddings = views[:, 0]
-
-        numbers = None
+        embeddings, numbers = views[:, 0], None
         if examples:
             with clock.stage("compare"):
                 numbers = await self._on_thread(self._comparisons.numbers_of, embeddings, found, caller)
@@ -379,15 +346,15 @@ class Engine:
             with clock.stage("classify"):
                 # Of the mean embedding: as logits are linear in embeddings, these are the mean logits of the views.
                 seen = views.mean(axis=1) if all_views else embeddings
-                probabilities = found.probabilities(seen, model.bundle.temperature_of(found))
+                probabilities = found.probabilities(seen, bundle.temperature_of(found))
                 alike = similarity(embeddings, found.W) if unknown else None
             return Predicted(
                 found,
                 probabilities,
                 clock.milliseconds(),
-                calibrated=model.bundle.calibration_for(found) is not None,
+                calibrated=bundle.calibration_for(found) is not None,
                 similarity=alike,
-                unknown_threshold=model.bundle.unknown_threshold_of(found) if unknown else None,
+                unknown_threshold=bundle.unknown_threshold_of(found) if unknown else None,
                 rejected=upload.rejected,
                 examples=numbers,
             )
@@ -395,6 +362,15 @@ class Engine:
         if len(embeddings) * found.W.size > _LIGHT:
             return await self._on_thread(classify)
         return classify()
+
+    async def _find(self, reference: str, tenant: str) -> Classifier:
+        """The classifier, from memory or from the store."""
+        found = self.classifiers.remembered(reference, tenant)
+        if found is None:
+            async with self._finding.turn(tenant, self.settings.max_queue_seconds):
+                found = self.classifiers.remembered(reference, tenant)  # another request may have read it meanwhile
+                found = found or await self._on_thread(self.classifiers.find, reference, tenant)
+        return found
 
     async def _on_thread(self, call: Callable[..., _Result], *arguments: object) -> _Result:
         return await to_thread.run_sync(call, *arguments, limiter=self._threads)

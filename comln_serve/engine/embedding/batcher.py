@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from threading import Condition, Lock, Thread, current_thread
+from threading import Condition, Thread, current_thread
 from typing import Protocol
 
 import numpy as np
@@ -82,24 +82,6 @@ class _Item:
     view: int
     image: NDArray[np.uint8]
     arrived: float
-
-
-class Batch:
-    """A batch that is being embedded. Its `Cancellation` is raised once all its jobs are over."""
-
-    def __init__(self, items: Sequence[_Item]) -> None:
-        self.items = items
-        self.jobs = list({id(item.job): item.job for item in items}.values())
-        self.cancellation = Cancellation()
-        self._lock, self._wanting = Lock(), len(self.jobs)
-
-    def leave(self) -> None:
-        """Note that a job is over. The last one stops the batch."""
-        with self._lock:
-            self._wanting -= 1
-            unwanted = self._wanting == 0
-        if unwanted:
-            self.cancellation.cancel()
 
 
 class Batcher:
@@ -208,18 +190,18 @@ class Batcher:
 
     def _work(self) -> None:
         while (found := self._next()) is not None:
-            batch, alone = found
+            items, alone = found
             try:
-                self._embed(batch, alone=alone)
+                self._embed(items, alone=alone)
             finally:
                 with self._changed:
                     del self._busy_since[current_thread()]
                     if self._closing:
                         self._changed.notify_all()
-            del batch, found  # frees the images before the wait for the next batch
+            del items, found  # frees the images before the wait for the next batch
 
-    def _next(self) -> tuple[Batch, bool] | None:
-        """Wait for a batch; also returns whether it is alone. None: closed and nothing is left."""
+    def _next(self) -> tuple[list[_Item], bool] | None:
+        """Wait for a batch; also returns whether it is one image and alone. None: closed and nothing is left."""
         with self._changed:
             while self._waiting or self._coming or not self._closing:
                 seconds = self._seconds_to_wait(time.monotonic())
@@ -228,7 +210,7 @@ class Batcher:
                 elif items := self._take():
                     alone = not (self._busy_since or self._waiting or self._coming)
                     self._busy_since[current_thread()] = time.monotonic()
-                    return Batch(items), alone and len(items) == 1
+                    return items, alone and len(items) == 1
             return None
 
     def _seconds_to_wait(self, now: float) -> float | None:
@@ -261,24 +243,30 @@ class Batcher:
                 del self._waiting[job]
         return taken
 
-    def _embed(self, batch: Batch, *, alone: bool) -> None:
-        images = np.stack([item.image for item in batch.items])
+    def _embed(self, items: Sequence[_Item], *, alone: bool) -> None:
+        images, jobs = np.stack([item.image for item in items]), {item.job for item in items}
+        cancellation = Cancellation()
+
+        def stop_if_unwanted() -> None:
+            if all(job.over for job in jobs):
+                cancellation.cancel()
+
         with ExitStack() as running:
-            for job in batch.jobs:
-                running.enter_context(job.running(batch.leave))
+            for job in jobs:
+                running.enter_context(job.running(stop_if_unwanted))
             began = time.perf_counter()
             try:
-                embeddings = self.network.embed(images, batch.cancellation, alone=alone)
+                embeddings = self.network.embed(images, cancellation, alone=alone)
             except Exception as error:  # fails these requests only; the thread must go on
                 if not isinstance(error, ServiceError):
-                    if not all(job.over for job in batch.jobs):
+                    if not all(job.over for job in jobs):
                         logger.exception("embedding %d images failed", len(images))
                     error = embedding_failed()
-                for job in batch.jobs:
+                for job in jobs:
                     job.fail(error)
                 return
             seconds = time.perf_counter() - began
-            for item, embedding in zip(batch.items, embeddings, strict=True):
+            for item, embedding in zip(items, embeddings, strict=True):
                 item.job.embedding_s += seconds / len(images)
                 item.job.deliver(item.position, item.view, embedding)
         try:

@@ -57,11 +57,9 @@ class Job:
         self.waited_s: float | None = None
         self._limits = limits
         self._lock = Lock()
-        # Called when the job ends. A waiter adds its call before it looks at `over`, so it misses no end.
-        self._wake: list[Callable[[], None]] = []
         self._waits_from = time.monotonic()
         self._running_since: list[float] = []  # start times, the earliest first
-        self._failed = Cancellation()
+        self._ended = Cancellation()  # raised once the job is over
         self._embeddings: NDArray[np.float32] | None = None
         self._delivered = 0
         self._skipped: list[int] = []
@@ -83,10 +81,10 @@ class Job:
             ServiceError: QUEUE_TIMEOUT or INFERENCE_TIMEOUT, a time limit has passed; CLIENT_GONE,
                 the job was cancelled; or the error passed to `fail`.
         """
-        ended = Event()
-        self._wake.append(ended.set)
-        while not self.over:
-            ended.wait(self._enforce_limits())
+        look = Event()
+        with self._ended.calling(look.set):
+            while not self.over:
+                look.wait(self._enforce_limits())
         return self._result()
 
     def __await__(self) -> Generator[Any, None, NDArray[np.float32]]:
@@ -100,14 +98,14 @@ class Job:
             with suppress(RuntimeError):  # the loop has been closed, at shutdown: nobody waits any more
                 loop.call_soon_threadsafe(look.set)
 
-        self._wake.append(wake)
-        while not self.over:
-            timer = loop.call_later(self._enforce_limits(), look.set)
-            try:
-                await look.wait()
-            finally:
-                timer.cancel()
-            look.clear()
+        with self._ended.calling(wake):
+            while not self.over:
+                timer = loop.call_later(self._enforce_limits(), look.set)
+                try:
+                    await look.wait()
+                finally:
+                    timer.cancel()
+                look.clear()
         return self._result()
 
     def cancel(self) -> None:
@@ -128,7 +126,7 @@ class Job:
         """Count the block as work on the job.
 
         Args:
-            stop: called if the job ends with an error meanwhile, at once if it has already.
+            stop: called when the job ends meanwhile, at once if it has already.
         """
         with self._lock:
             began = time.monotonic()
@@ -136,7 +134,7 @@ class Job:
                 self.waited_s = began - self._waits_from
             self._running_since.append(began)
         try:
-            with self._failed.calling(stop):
+            with self._ended.calling(stop):
                 yield
         finally:
             with self._lock:
@@ -155,14 +153,14 @@ class Job:
                 self._embeddings = np.empty((self.count, self.views, len(embedding)), np.float32)
             self._embeddings[position, view] = embedding
             self._delivered += 1
-            self._wake_if_over()
+        self._tell_if_over()
 
     def skip(self, position: int) -> None:
         """Go on without one image, none of whose views is delivered. One image at least has to be."""
         with self._lock:
             if not self.over:
                 self._skipped.append(position)
-                self._wake_if_over()
+        self._tell_if_over()
 
     def fail(self, error: Exception) -> None:
         """End the job with an error, unless it is over."""
@@ -170,13 +168,11 @@ class Job:
             if self.over:
                 return
             self._error = error
-            self._wake_if_over()
-        self._failed.cancel()
+        self._ended.cancel()
 
-    def _wake_if_over(self) -> None:
+    def _tell_if_over(self) -> None:
         if self.over:
-            for call in self._wake:
-                call()
+            self._ended.cancel()
 
     def _result(self) -> NDArray[np.float32]:
         if self._error is not None:
