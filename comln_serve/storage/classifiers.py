@@ -17,7 +17,7 @@ from comln_serve.storage.database import Database
 from comln_serve.storage.editing import Edit, give_name
 from comln_serve.storage.idempotency import IdempotencyKey
 from comln_serve.storage.tables import classifiers, supports, tenants, thumbnails
-from comln_serve.storage.versions import RowQuery
+from comln_serve.storage.versions import Names, RowQuery
 
 # Joins the two tables.
 _OF_CLASSIFIER = supports.c.classifier == classifiers.c.sequence
@@ -202,9 +202,8 @@ class TenantStore:
             position, stored = tallies.count_new(connection, self._tenant)
             self._check_room(connection, stored - 1, limit, now)
             if classifier.name is not None:
-                version, promotion = versions.next_version(
-                    connection, self._tenant, classifier.name, now, promote=promote
-                )
+                names = Names(connection, self._tenant, now)
+                version, promotion = names.next_version(classifier.name, promote=promote)
                 classifier = replace(classifier, version=version, promoted=promotion > 0)
             if derived_from is not None:  # with the name locked, and before there is a row of the new version
                 reference, expected = derived_from
@@ -264,7 +263,7 @@ class TenantStore:
             if edit.name is not None:
                 tallies.lock(connection, [self._tenant])
             row = self._row(connection, reference, report=False)
-            values = edit.values(now) | give_name(connection, self._tenant, row, reference, edit, now)
+            values = edit.values(now) | give_name(Names(connection, self._tenant, now), row, reference, edit)
             if values.get("promotion"):
                 self._check(rows.to_record(row))
             if values:
@@ -291,10 +290,11 @@ class TenantStore:
                     f"Classifier {reference!r} has no name; only a version of a name can be promoted.",
                     received=reference,
                 )
+            names = Names(connection, self._tenant, self._clock())
             if instead_of is not None:
-                versions.check_stands_for(connection, self._tenant, row.name, instead_of, row.id, self._clock())
+                names.check_stands_for(row.name, instead_of, row.id)
             self._check(rows.to_record(row))
-            versions.promote_version(connection, self._tenant, row.name, row.id)
+            names.promote(row.name, row.id)
             return rows.to_record(self._row(connection, row.id, report=False))
 
     def roll_back(self, name: str) -> ClassifierRecord:
@@ -313,7 +313,7 @@ class TenantStore:
                 received=name,
             )
         with self._database.writing(self._tenant) as connection:
-            found = versions.roll_back(connection, self._tenant, name, self._clock())
+            found = Names(connection, self._tenant, self._clock()).roll_back(name)
             if found is None:
                 raise not_found(name)
             promoted = rows.to_record(self._row(connection, found, report=False))

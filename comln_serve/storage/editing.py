@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Row
 
 from comln_serve.domain.reference import parse_reference
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.storage import versions
+from comln_serve.storage.versions import Names
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,7 @@ class Edit:
         return values
 
 
-def give_name(
-    connection: Connection, tenant: str, row: Row[Any], reference: str, edit: Edit, now: datetime
-) -> dict[str, Any]:
+def give_name(names: Names, row: Row[Any], reference: str, edit: Edit) -> dict[str, Any]:
     """Give a classifier without a name one, or all versions of a name another one. The caller has locked the tenant.
 
     Args:
@@ -59,7 +57,7 @@ def give_name(
     if edit.name is None or edit.name == row.name:
         return {}
     if row.name is None:
-        version, promotion = versions.next_version(connection, tenant, edit.name, now, promote=edit.promote)
+        version, promotion = names.next_version(edit.name, promote=edit.promote)
         return {"name": edit.name, "version": version, "promotion": promotion}
     asked = parse_reference(reference)
     if asked is None or asked.name is None or asked.version is not None:
@@ -69,5 +67,5 @@ def give_name(
             f"PATCH /classifiers/{row.name}.",
             received=reference,
         )
-    versions.rename(connection, tenant, row.name, edit.name, now)
+    names.rename(row.name, edit.name)
     return {}

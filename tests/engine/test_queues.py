@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from threading import Event, Lock
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -79,7 +79,8 @@ def test_tenants_take_turns() -> None:
         order: list[Any] = []
         while len(order) < len(turns):
             wait_until(lambda: len(solves._running) == 1)
-            order += [classifier for _, classifier in solves._running]
+            (running,) = cast("list[tuple[str, str]]", solves._running)
+            order.append(running[1])
             release, done = turns[order[-1]]
             release.set()
             done.result(60)
