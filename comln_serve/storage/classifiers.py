@@ -14,7 +14,7 @@ from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage import idempotency, rows, tallies, versions
 from comln_serve.storage.database import Database
-from comln_serve.storage.editing import Edit, give_name
+from comln_serve.storage.editing import Edit
 from comln_serve.storage.idempotency import IdempotencyKey
 from comln_serve.storage.tables import classifiers, supports, tenants, thumbnails
 from comln_serve.storage.versions import Names, RowQuery
@@ -256,14 +256,14 @@ class TenantStore:
         """Change name, metadata or time of expiry of a classifier. Returns its new description.
 
         Raises:
-            ServiceError: INVALID_REQUEST, NAME_TAKEN, as of `give_name`.
+            ServiceError: INVALID_REQUEST, NAME_TAKEN, as of `Edit.apply`.
         """
         now = self._clock()
         with self._database.writing(self._tenant) as connection:
             if edit.name is not None:
                 tallies.lock(connection, [self._tenant])
             row = self._row(connection, reference, report=False)
-            values = edit.values(now) | give_name(Names(connection, self._tenant, now), row, reference, edit)
+            values = edit.apply(Names(connection, self._tenant, now), row, reference, now)
             if values.get("promotion"):
                 self._check(rows.to_record(row))
             if values:

@@ -189,7 +189,7 @@ def test_a_tenant_with_many_requests_does_not_delay_others(decoders: Decoders) -
 def test_a_request_with_large_images_is_refused_while_too_many_wait(decoders: Decoders) -> None:
     first = Job(24, LIMITS)
     some = decode(decoders, [solid("RGB")] * 24, first)
-    wait_until(lambda: decoders.waiting_pixels.total() > 16 * SIDE * SIDE)
+    wait_until(lambda: decoders.waiting_pixels() > 16 * SIDE * SIDE)
     with pytest.raises(ServiceError) as caught:
         decode(decoders, [solid("RGB")]).result(60)
     assert caught.value.code is ErrorCode.OVERLOADED
@@ -200,7 +200,7 @@ def test_a_request_with_large_images_is_refused_while_too_many_wait(decoders: De
     first.cancel()
     with pytest.raises(ServiceError):
         some.result(60)
-    wait_until(lambda: not decoders.waiting_pixels)  # nothing is kept of tenants without work
+    wait_until(lambda: not decoders._large)
     assert len(decode(decoders, [solid("RGB")]).result(60)) == 1
 
 
@@ -271,10 +271,10 @@ def test_what_was_given_up_leaves_the_line_at_once(decoders: Decoders, monkeypat
     for _ in range(20):
         job = Job(2, LIMITS)
         upload = decoders.submit(job, [large, large], POLICY, lambda _position, _pixels: None)
-        wait_until(lambda: decoders.waiting_pixels.total() > 0)
+        wait_until(lambda: decoders.waiting_pixels() > 0)
         job.cancel()
         decoders.forget(upload)
-    wait_until(lambda: decoders.waiting_pixels.total() == 0)
+    wait_until(lambda: decoders.waiting_pixels() == 0)
     last = decode(decoders, [large])
     go_on.set()
     assert len(first.result(60)) == len(last.result(60)) == 1

@@ -9,7 +9,7 @@ take together.
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Condition, Lock, Thread, current_thread
@@ -95,11 +95,7 @@ class Task:
 
 
 class Decoders:
-    """Decodes files and delivers the backbone inputs. Thread-safe.
-
-    Attributes:
-        waiting_pixels: of the large images that wait, by tenant.
-    """
+    """Decodes files and delivers the backbone inputs. Thread-safe."""
 
     def __init__(self, threads: int, max_pixels: int, formats: Sequence[str], max_run_s: float) -> None:
         """Start the threads.
@@ -115,7 +111,6 @@ class Decoders:
         # Those for small and for large images wait apart: a thread that wakes up takes time from embedding.
         self._for_small, self._for_large = Condition(self._lock), Condition(self._lock)
         self._uploads, self._large = Turns[Upload](), Turns[Upload]()
-        self.waiting_pixels = Counter[str]()
         self._held_pixels = 0  # of large images being decoded
         self._busy_since: dict[Thread, float] = {}
         self._closing = False
@@ -150,7 +145,6 @@ class Decoders:
             self._uploads.remove(upload.job.tenant, upload)
             if upload.large:
                 self._large.remove(upload.job.tenant, upload)
-                self._count_waiting(upload, -sum(file.pixels for _, file in upload.large))
                 upload.large.clear()
                 self._for_large.notify_all()
             elif self._closing:
@@ -164,6 +158,11 @@ class Decoders:
             since = [self._busy_since.get(thread, math.inf) for thread in self._small_threads]
         threads = (*self._small_threads, *self._large_threads)
         return max(since) < late or not all(thread.is_alive() for thread in threads)
+
+    def waiting_pixels(self, tenant: str = "", *, besides: Upload | None = None) -> int:
+        """Pixels of the large images of a tenant that wait, those of one upload left out."""
+        uploads = (upload for upload in self._large.members(tenant) if upload is not besides)
+        return sum(file.pixels for upload in uploads for _, file in upload.large)
 
     def close(self) -> None:
         """Decode everything submitted, then end the threads."""
@@ -222,7 +221,6 @@ class Decoders:
                         upload.large.popleft()
                         if upload.large:
                             self._large.add(upload.job.tenant, upload)
-                        self._count_waiting(upload, -file.pixels)
                         self._held_pixels += file.pixels
                         return self._start_task(Task(upload, position, file))
                 elif self._closing and not self._uploads and not self._busy_since:
@@ -263,10 +261,8 @@ class Decoders:
         with self._lock:
             if upload.job.over:  # perhaps forgotten already
                 return False
-            own = sum(waiting.pixels for _, waiting in upload.large)
-            others = self.waiting_pixels[upload.job.tenant] - own
+            others = self.waiting_pixels(upload.job.tenant, besides=upload)
             if others <= self._most_waiting_pixels:
-                self._count_waiting(upload, file.pixels)
                 if not upload.large:
                     self._large.add(upload.job.tenant, upload)
                 upload.large.append((position, file))
@@ -281,12 +277,6 @@ class Decoders:
             )
         )
         return False
-
-    def _count_waiting(self, upload: Upload, pixels: int) -> None:
-        tenant = upload.job.tenant
-        self.waiting_pixels[tenant] += pixels
-        if not self.waiting_pixels[tenant]:
-            del self.waiting_pixels[tenant]
 
     def _finish_task(self, task: Task, error: ServiceError | None) -> None:
         upload = task.upload

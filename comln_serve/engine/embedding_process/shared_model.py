@@ -58,8 +58,13 @@ class Channel:
             StartupError: the bundle or the provider cannot be used.
         """
         if self._opened is None:
-            known: Opened | None = ask(self._connection, "open", self._bundle.embedder_sha256)
-            self._opened = known or self._give_bundle()
+            found: Opened | None = ask(self._connection, "open", self._bundle.embedder_sha256)
+            if found is None:  # the bundle is not known yet
+                pickled = pickle.dumps(self._bundle)
+                with memory_file(len(pickled)) as file:
+                    os.pwrite(file, pickled, 0)
+                    found = ask(self._connection, "take_bundle", file=file)
+            self._opened = found
         return self._opened
 
     def warm(self) -> int:
@@ -82,7 +87,11 @@ class Channel:
         self.warm()
         memory = self._memory
         if memory is None or len(memory.images) < len(images):
-            memory = self._memory = self._new_memory(max(len(images), self.open().max_images))
+            manifest, most = self._bundle.manifest, max(len(images), self.open().max_images)
+            shape = (most, manifest.preprocessing.image_size, manifest.embedding_size)
+            with memory_file(BatchMemory.length(*shape)) as file:
+                ask(self._connection, "take_memory", most, file=file)
+                memory = self._memory = BatchMemory(file, *shape)
         memory.images[: len(images)] = images
         ask(self._connection, "embed", len(images))
         return memory.embeddings[: len(images)].copy()
@@ -95,21 +104,6 @@ class Channel:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
-
-    def _give_bundle(self) -> Opened:
-        pickled = pickle.dumps(self._bundle)
-        with memory_file(len(pickled)) as file:
-            os.pwrite(file, pickled, 0)
-            opened: Opened = ask(self._connection, "take_bundle", file=file)
-        return opened
-
-    def _new_memory(self, images: int) -> BatchMemory:
-        """Memory for a batch, which the other process has, too."""
-        manifest = self._bundle.manifest
-        shape = (images, manifest.preprocessing.image_size, manifest.embedding_size)
-        with memory_file(BatchMemory.length(*shape)) as file:
-            ask(self._connection, "take_memory", images, file=file)
-            return BatchMemory(file, *shape)
 
 
 class SharedModel(Model):
