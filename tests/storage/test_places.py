@@ -7,8 +7,8 @@ from threading import Event
 import pytest
 
 from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.places import Places
 from comln_serve.storage import Store, database
-from comln_serve.storage.places import Places
 from tests.support.classifiers import add
 from tests.support.waiting import wait_until
 
