@@ -34,7 +34,7 @@ from comln_serve.engine.classifiers.housekeeping import Housekeeping
 from comln_serve.engine.clock import StageClock, tell_stage
 from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.embedding.decoders import Decoders, Deliver, File, Upload
-from comln_serve.engine.embedding.job import Job, JobLimits
+from comln_serve.engine.embedding.job import Job
 from comln_serve.engine.line import Line
 from comln_serve.engine.models import Model
 from comln_serve.engine.queues import Queue
@@ -147,7 +147,6 @@ class Engine:
         self.on_models: Callable[[Models], None] = lambda _models: None
         self._warming = Lock()
         self._warm = False
-        self._job_limits = JobLimits.of(settings)
         self._decoders = Decoders(
             settings.decode_threads or cpus_of_each(shared.processes),
             settings.max_image_pixels,
@@ -403,7 +402,7 @@ class Engine:
         began = time.perf_counter()
         policy = model.bundle.manifest.preprocessing
         views = len(policy.shares) if all_views else 1
-        job = Job(len(files), self._job_limits, views, tenant=caller.tenant)
+        job = Job(len(files), self.settings, views, tenant=caller.tenant)
         with (
             # With its views a request that is not too large may exceed the limit: it then needs the server for itself.
             self.images.admit(min(len(files) * views, self.images.most), tenant=caller.tenant),

@@ -32,27 +32,17 @@ class Queue:
     Thread-safe.
     """
 
-    def __init__(
-        self,
-        unit: Count,
-        at_once: int,
-        max_waiting: int,
-        max_seconds: float,
-        shared: SharedCounts,
-        *,
-        by_tenant: bool = False,
-    ) -> None:
+    def __init__(self, unit: Count, settings: Settings, shared: SharedCounts, at_once: int, max_waiting: int) -> None:
         """An empty queue.
 
         Args:
             unit: what is done in a turn.
             at_once: turns that run at once in this process.
             max_waiting: requests that may wait, in all processes of the server.
-            max_seconds: longest wait.
-            by_tenant: as of `Admission`.
         """
-        self._unit, self._max_seconds = unit, max_seconds
-        self._admission = Admission(at_once * shared.processes + max_waiting, unit, shared, by_tenant=by_tenant)
+        self._unit, self._max_seconds = unit, settings.max_queue_seconds
+        most = at_once * shared.processes + max_waiting
+        self._admission = Admission(most, unit, shared, by_tenant=settings.require_keys)
         self._most_of_one = max(1, max_waiting // (_SHARE_OF_ONE * shared.processes))
         self._places = Places(at_once)
         self._lock = Lock()
@@ -63,14 +53,12 @@ class Queue:
     def of_solves(cls, settings: Settings, shared: SharedCounts) -> "Queue":
         """The queue of adaptations: a few solve at once, in all processes together."""
         at_once = max(1, min(usable_cpus(), _MOST_SOLVES) // shared.processes)
-        seconds, by_tenant = settings.max_queue_seconds, settings.require_keys
-        return cls(Count.ADAPTATIONS, at_once, _MOST_WAITING, seconds, shared, by_tenant=by_tenant)
+        return cls(Count.ADAPTATIONS, settings, shared, at_once, _MOST_WAITING)
 
     @classmethod
     def of_comparisons(cls, settings: Settings, shared: SharedCounts) -> "Queue":
         """The queue of comparisons of images with examples."""
-        waiting = _MOST_COMPARISONS_WAITING * shared.processes
-        return cls(Count.COMPARISONS, 1, waiting, settings.max_queue_seconds, shared, by_tenant=settings.require_keys)
+        return cls(Count.COMPARISONS, settings, shared, 1, _MOST_COMPARISONS_WAITING * shared.processes)
 
     @contextmanager
     def turn(self, caller: Caller, classifier: str | None = None) -> Generator[None, None, None]:

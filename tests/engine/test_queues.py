@@ -26,7 +26,8 @@ MakeQueue = Callable[[Settings, SharedCounts], Queue]
 
 
 def queue(at_once: int, max_waiting: int, max_seconds: float = 60, processes: int = 1) -> Queue:
-    return Queue(Count.ADAPTATIONS, at_once, max_waiting, max_seconds, SharedCounts(processes))
+    settings = Settings(max_queue_seconds=max_seconds)
+    return Queue(Count.ADAPTATIONS, settings, SharedCounts(processes), at_once, max_waiting)
 
 
 def at_work(solves: Queue) -> tuple[int, int]:

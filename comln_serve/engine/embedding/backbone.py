@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +26,7 @@ _CPU_BATCH = 4
 _MOST_DIFFERENCE = 0.1
 
 
-class Session(Protocol):
-    """A graph that is ready to run."""
-
-    def run(self, images: NDArray[np.uint8], cancellation: Cancellation) -> NDArray[np.float32]:
-        """Embeddings (n, d) of images (n, S, S, 3)."""
-        ...
+Session = OnnxSession | OpenVinoSession
 
 
 class OnnxBackbone:

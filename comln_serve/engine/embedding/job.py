@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from threading import Event, Lock
 from typing import Any
 
@@ -18,29 +17,12 @@ from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.imaging import StoppedError
 
 
-@dataclass(frozen=True)
-class JobLimits:
-    """Time limits of a request.
-
-    Attributes:
-        max_queue_s: seconds without work on any of its images.
-        max_run_s: seconds to decode one image or to embed one batch.
-    """
-
-    max_queue_s: float
-    max_run_s: float
-
-    @classmethod
-    def of(cls, settings: Settings) -> "JobLimits":
-        """The limits in the settings."""
-        return cls(settings.max_queue_seconds, settings.max_inference_seconds)
-
-
 class Job:
     """The embeddings (count, views, d) of a request's images, or the error that ends it.
 
-    A coroutine awaits the job, or a thread calls `wait`; either enforces its time limits. Other threads decode and
-    embed its images, and stop when it is `over`.
+    A coroutine awaits the job, or a thread calls `wait`; either enforces its time limits: `max_queue_seconds` without
+    work on any of its images, `max_inference_seconds` to decode one or to embed a batch. Other threads decode and embed
+    its images, and stop when it is `over`.
 
     Attributes:
         count: number of images, at least 1.
@@ -51,11 +33,13 @@ class Job:
         waited_s: seconds before work on its first image began; None until then.
     """
 
-    def __init__(self, count: int, limits: JobLimits, views: int = 1, *, finite: bool = True, tenant: str = "") -> None:
+    def __init__(
+        self, count: int, settings: Settings, views: int = 1, *, finite: bool = True, tenant: str = ""
+    ) -> None:
         self.count, self.views, self.finite, self.tenant = count, views, finite, tenant
         self.decoding_s = self.embedding_s = 0.0
         self.waited_s: float | None = None
-        self._limits = limits
+        self._max_queue_s, self._max_run_s = settings.max_queue_seconds, settings.max_inference_seconds
         self._lock = Lock()
         self._waits_from = time.monotonic()
         self._running_since: list[float] = []  # start times, the earliest first
@@ -191,24 +175,23 @@ class Job:
 
     def _enforce_limits(self) -> float:
         """End the job if a limit has passed. Returns the seconds until one can pass, at least 0."""
-        limits = self._limits
         with self._lock:
             now, runs = time.monotonic(), bool(self._running_since)
             if runs:
-                left = self._running_since[0] + limits.max_run_s - now
+                left = self._running_since[0] + self._max_run_s - now
             else:  # work may begin before the next look, and then exceed max_run_s
-                left = min(self._waits_from + limits.max_queue_s - now, limits.max_run_s)
+                left = min(self._waits_from + self._max_queue_s - now, self._max_run_s)
             if left > 0 or self.over:
                 return max(0.0, left)
         if not runs:
-            self.fail(waited_too_long(limits.max_queue_s, "The images"))
+            self.fail(waited_too_long(self._max_queue_s, "The images"))
             return 0.0
         self.fail(
             ServiceError(
                 ErrorCode.INFERENCE_TIMEOUT,
-                f"Decoding or embedding an image took longer than the {limits.max_run_s:g} s allowed. Nothing "
+                f"Decoding or embedding an image took longer than the {self._max_run_s:g} s allowed. Nothing "
                 "was changed; try again, or tell the operator.",
-                allowed_seconds=limits.max_run_s,
+                allowed_seconds=self._max_run_s,
             )
         )
         return 0.0

@@ -57,15 +57,14 @@ class Channel:
             OSError: the process has died, here and below.
             StartupError: the bundle or the provider cannot be used.
         """
-        if self._opened is None:
-            found: Opened | None = ask(self._connection, "open", self._bundle.embedder_sha256)
-            if found is None:  # the bundle is not known yet
-                pickled = pickle.dumps(self._bundle)
-                with memory_file(len(pickled)) as file:
-                    os.pwrite(file, pickled, 0)
-                    found = ask(self._connection, "take_bundle", file=file)
-            self._opened = found
-        return self._opened
+        opened = self._opened or ask(self._connection, "open", self._bundle.embedder_sha256)
+        if opened is None:  # the bundle is not known yet
+            pickled = pickle.dumps(self._bundle)
+            with memory_file(len(pickled)) as file:
+                os.pwrite(file, pickled, 0)
+                opened = ask(self._connection, "take_bundle", file=file)
+        self._opened = opened
+        return opened
 
     def warm(self) -> int:
         """Have the backbone warmed, if it is not. Returns the number of images that a batch may have.
