@@ -1,11 +1,9 @@
 """Models: bundles with the batchers that compute their embeddings."""
 
-from dataclasses import replace
-
 from comln_serve.bundle import Bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import OnnxBackbone
-from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
+from comln_serve.engine.embedding.batcher import Batcher
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.machine import RunsOn, cpus_of_each
 
@@ -63,11 +61,12 @@ class LocalModel(Model):
         threads = settings.inference_threads or cpus_of_each(processes)
         self.backbone = OnnxBackbone(bundle, settings.provider, threads, settings.max_batch_size)
         self.provider = self.backbone.provider
-        at_once = 1 if self.backbone.on_gpu else self.backbone.threads  # a CUDA session has one compute stream
-        limits = BatchLimits.of(settings, self.backbone.max_batch_size, at_once, gathers=self.backbone.on_gpu)
-        super().__init__(bundle, Batcher(self.backbone, limits, name=bundle.name))
+        on_gpu, most = self.backbone.on_gpu, self.backbone.max_batch_size
+        at_once = 1 if on_gpu else self.backbone.threads  # a CUDA session has one compute stream
+        batcher = Batcher(self.backbone, settings, name=bundle.name, max_images=most, at_once=at_once, gathers=on_gpu)
+        super().__init__(bundle, batcher)
 
     def warm(self) -> None:
         """Run the backbone; on CUDA once in every batch size."""
         self.backbone.warm()
-        self.batcher.limits = replace(self.batcher.limits, max_images=self.backbone.max_batch_size)
+        self.batcher.max_images = self.backbone.max_batch_size

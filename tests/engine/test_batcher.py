@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
+from comln_serve.engine.embedding.batcher import Batcher
 from comln_serve.engine.embedding.job import Job
 from comln_serve.errors import ErrorCode, ServiceError
 from tests.support.waiting import SOON, wait_until
@@ -86,13 +86,15 @@ class Bench:
         max_images: int = 4,
         max_delay_s: float = 100.0,
         threads: int = 1,
-        even: bool = False,
+        gathers: bool = True,
         settings: Settings | None = None,
     ) -> None:
         self.network = MadeUpNetwork()
         self.settings = settings or Settings(max_queue_seconds=1000, max_inference_seconds=1000)
-        of_batches = BatchLimits(max_images, max_delay_s, threads, self.settings.max_inference_seconds, even)
-        self.batcher = Batcher(self.network, of_batches, name="bench")
+        delayed = self.settings.model_copy(update={"max_batch_delay_ms": 1000 * max_delay_s})
+        self.batcher = Batcher(
+            self.network, delayed, name="bench", max_images=max_images, at_once=threads, gathers=gathers
+        )
         self._requests = ThreadPoolExecutor(64)
 
     def send(self, *values: int, cancellation: Cancellation | None = None, tenant: str = "") -> Answer:
@@ -240,7 +242,7 @@ def test_images_are_spread_over_the_threads_and_only_a_lone_one_is_alone() -> No
 
 
 def test_what_waits_is_divided_evenly_among_threads_with_a_core_each() -> None:
-    bench = Bench(max_images=4, max_delay_s=0.0, threads=2, even=True)
+    bench = Bench(max_images=4, threads=2, gathers=False)
     running = [bench.occupy(100), bench.occupy(101)]
     waiting = bench.queue(*range(13))
     bench.network.next()

@@ -46,36 +46,6 @@ class Network(Protocol):
 
 
 @dataclass(frozen=True)
-class BatchLimits:
-    """Limits of batches.
-
-    Attributes:
-        max_images: images in one batch.
-        max_delay_s: seconds the oldest image of a batch waits for more, while more are announced.
-        threads: batches that are embedded at the same time.
-        max_run_s: a thread counts as stuck after twice as many seconds in one batch.
-        even: divide what waits evenly among the threads, for threads that each have a core; else
-            each batch is as large as it can be.
-    """
-
-    max_images: int
-    max_delay_s: float
-    threads: int
-    max_run_s: float
-    even: bool = False
-
-    @classmethod
-    def of(cls, settings: Settings, max_images: int, threads: int, *, gathers: bool) -> "BatchLimits":
-        """The limits in the settings.
-
-        Args:
-            gathers: wait for large batches, as on a GPU, where they cost hardly more than small ones.
-        """
-        delay_s = 1e-3 * settings.max_batch_delay_ms if gathers else 0.0
-        return cls(max_images, delay_s, threads, settings.max_inference_seconds, even=not gathers)
-
-
-@dataclass(frozen=True)
 class _Item:
     job: Job
     position: int
@@ -88,13 +58,25 @@ class Batcher:
     """Forms batches and embeds them. Thread-safe.
 
     Attributes:
+        max_images: images in one batch.
+        at_once: batches that are embedded at the same time.
         queued: images in no batch yet.
         on_batch: called after every batch with its number of images and the seconds it took.
     """
 
-    def __init__(self, network: Network, limits: BatchLimits, *, name: str) -> None:
-        """Start the threads."""
-        self.network, self.limits = network, limits
+    def __init__(
+        self, network: Network, settings: Settings, *, name: str, max_images: int, at_once: int, gathers: bool
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            gathers: wait for large batches, as on a GPU, where they cost hardly more than small ones: while more images
+                are announced, the oldest of a batch waits for `max_batch_delay_ms`. Else what waits is divided evenly
+                among the threads, which each have a core.
+        """
+        self.network, self.max_images, self.at_once, self._gathers = network, max_images, at_once, gathers
+        self._max_delay_s = 1e-3 * settings.max_batch_delay_ms if gathers else 0.0
+        self._max_run_s = settings.max_inference_seconds
         self.on_batch: Callable[[int, float], None] = lambda _images, _seconds: None
         self._changed = Condition()
         self._waiting: dict[Job, deque[_Item]] = {}
@@ -104,7 +86,7 @@ class Batcher:
         self._busy_since: dict[Thread, float] = {}
         self._closing = False
         # Daemons, so that they do not keep a server alive that failed to start; `close` ends them.
-        self._threads = [Thread(target=self._work, name=f"embed-{name}", daemon=True) for _ in range(limits.threads)]
+        self._threads = [Thread(target=self._work, name=f"embed-{name}", daemon=True) for _ in range(at_once)]
         for thread in self._threads:
             thread.start()
 
@@ -175,7 +157,7 @@ class Batcher:
     @property
     def stuck(self) -> bool:
         """Whether a thread has died, or every thread has worked on one batch for too long."""
-        late = time.monotonic() - 2 * self.limits.max_run_s
+        late = time.monotonic() - 2 * self._max_run_s  # in one batch
         with self._changed:
             since = [self._busy_since.get(thread, math.inf) for thread in self._threads]
         return max(since) < late or not all(thread.is_alive() for thread in self._threads)
@@ -217,17 +199,15 @@ class Batcher:
         """Seconds until the next batch is due; 0: now; None: when something changes."""
         if not self._waiting:
             return None
-        if self.queued >= self.limits.max_images or not self._coming:
+        if self.queued >= self.max_images or not self._coming:
             return 0.0
         oldest = min(items[0].arrived for items in self._waiting.values())
-        return max(0.0, oldest + self.limits.max_delay_s - now)
+        return max(0.0, oldest + self._max_delay_s - now)
 
     def _take(self) -> list[_Item]:
         """Take the images of the next batch. Drops those of jobs that are over."""
         taken: list[_Item] = []
-        most = self.limits.max_images
-        if self.limits.even:
-            most = min(most, math.ceil(self.queued / self.limits.threads))
+        most = self.max_images if self._gathers else min(self.max_images, math.ceil(self.queued / self.at_once))
         while self._waiting and len(taken) < most:
             job = self._turns.take()
             items = self._waiting[job]

@@ -226,8 +226,8 @@ class User:
         self._model = self._networks.take(sha256, bundle)
         if self._model is None:
             return None
-        limits = self._model.batcher.limits
-        return Opened(self._model.provider, limits.threads, limits.max_images)
+        batcher = self._model.batcher
+        return Opened(self._model.provider, batcher.at_once, batcher.max_images)
 
     def take_bundle(self, file: int) -> Opened | None:
         """Open the bundle that is pickled in a file, and use its model."""
@@ -238,7 +238,7 @@ class User:
     def warm(self) -> int:
         """Prepare to embed. Returns the number of images that a batch may have."""
         self._networks.warm(self.model.embedder_sha256)
-        return self.model.batcher.limits.max_images
+        return self.model.batcher.max_images
 
     def take_memory(self, images: int, file: int) -> None:
         """Use this memory for batches of at most so many images."""

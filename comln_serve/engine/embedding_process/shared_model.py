@@ -7,7 +7,6 @@ import socket
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from comln_serve.bundle import Bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
+from comln_serve.engine.embedding.batcher import Batcher
 from comln_serve.engine.embedding_process.wire import BatchMemory, Opened, ask, memory_file, new_socket
 from comln_serve.engine.models import Model
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
@@ -128,11 +127,15 @@ class SharedModel(Model):
             opened = self._on_channel(Channel.open)
         except ServiceError as error:
             raise StartupError(f"model {bundle.name}: {error.message}") from error
-        at_once = max(2, opened.batches)  # so that a batch waits there when another has been embedded
-        gathers = opened.provider == "cuda"
-        limits = BatchLimits.of(settings, self._share(opened.max_images), at_once, gathers=gathers)
-        # A weak reference, as a cycle would never be freed: a warm server excludes its objects from garbage collection.
-        super().__init__(bundle, Batcher(weakref.proxy(self), limits, name=bundle.name))
+        batcher = Batcher(
+            weakref.proxy(self),  # a cycle would never be freed: a warm server excludes its objects from collection
+            settings,
+            name=bundle.name,
+            max_images=self._share(opened.max_images),
+            at_once=max(2, opened.batches),  # so that a batch waits there when another has been embedded
+            gathers=opened.provider == "cuda",
+        )
+        super().__init__(bundle, batcher)
 
     def warm(self) -> None:
         """Have the backbone warmed.
@@ -141,8 +144,7 @@ class SharedModel(Model):
             StartupError: it cannot be run.
             ServiceError: NOT_READY, the process that embeds died again and again.
         """
-        images = self._on_channel(Channel.warm)
-        self.batcher.limits = replace(self.batcher.limits, max_images=self._share(images))
+        self.batcher.max_images = self._share(self._on_channel(Channel.warm))
 
     def close(self) -> None:
         super().close()
