@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Condition, Lock, Thread, current_thread
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,19 +80,12 @@ class Upload:
         return ServiceError(first.code, message, image=first.index, **first.detail, **more)
 
 
-@dataclass(eq=False)
-class Task:
-    """One file of an upload, taken by a thread.
-
-    Attributes:
-        file: the opened file of a large image; None: not opened yet.
-        parked: the image is large and now waits in the queue of large images.
-    """
+class Task(NamedTuple):
+    """One file of an upload, taken by a thread. `file` is that of a large image, opened already; else None."""
 
     upload: Upload
     position: int
     file: ImageFile | None
-    parked: bool = False
 
 
 class Decoders:
@@ -245,7 +239,7 @@ class Decoders:
                 data, max_pixels=self._max_pixels, enough=upload.policy.enough, formats=self._formats, check=job.check
             )
             if task.file is None and file.pixels > SMALL:
-                task.parked = self._park(upload, position, file)
+                self._park(upload, position, file)
                 return None
             pixels = fit_views(file, upload.policy, job.views)
         except StoppedError:
@@ -256,17 +250,19 @@ class Decoders:
         upload.deliver(position, pixels)
         return None
 
-    def _park(self, upload: Upload, position: int, file: ImageFile) -> bool:
-        """Queue a large image. Returns False, and fails the request, if too many others wait."""
+    def _park(self, upload: Upload, position: int, file: ImageFile) -> None:
+        """Queue a large image, or fail the request if too many others wait."""
         with self._lock:
             if upload.job.over:  # perhaps forgotten already
-                return False
+                return
             others = self.waiting_pixels(upload.job.tenant, besides=upload)
             if others <= self._most_waiting_pixels:
                 if not upload.large:
                     self._large.add(upload.job.tenant, upload)
                 upload.large.append((position, file))
-                return True
+                upload.decoding += 1
+                self._for_large.notify_all()
+                return
         upload.job.fail(
             ServiceError(
                 ErrorCode.OVERLOADED,
@@ -276,7 +272,6 @@ class Decoders:
                 limit_pixels=self._most_waiting_pixels,
             )
         )
-        return False
 
     def _finish_task(self, task: Task, error: ServiceError | None) -> None:
         upload = task.upload
@@ -284,12 +279,11 @@ class Decoders:
             del self._busy_since[current_thread()]
             if task.file is not None:
                 self._held_pixels -= task.file.pixels
-            if not task.parked:
-                upload.decoding -= 1
+            upload.decoding -= 1
             if error is not None:
                 upload.bad[task.position] = error
             failure = upload.failure()
-            if task.file is not None or task.parked or self._closing:
+            if task.file is not None or self._closing:
                 self._for_large.notify_all()
         if failure is not None:
             upload.job.fail(failure)
