@@ -285,13 +285,7 @@ class Engine:
         self._need_ready()
         with self._served.using() as models:
             yield ClassifierMaker(
-                self.settings,
-                self.classifiers,
-                self._embedding,
-                self._solves,
-                models,
-                caller or Caller(),
-                partial=partial,
+                self.settings, self.classifiers, self._embedding, self._solves, models, caller or Caller(), partial
             )
 
     @contextmanager

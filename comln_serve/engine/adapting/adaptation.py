@@ -73,31 +73,27 @@ class NewClassifier:
     expires_in_seconds: int | None = None
 
 
+@dataclass
 class ClassifierMaker:
-    """Makes or changes one classifier for one request: embeds support images, solves for the classifier, stores it."""
+    """Makes or changes one classifier for one request: embeds support images, solves for the classifier, stores it.
 
-    def __init__(
-        self,
-        settings: Settings,
-        catalogue: Catalogue,
-        embedding: Embedding,
-        solves: Queue,
-        models: Models,
-        caller: Caller,
-        *,
-        partial: bool = False,
-    ) -> None:
-        """Begin to time the request.
+    Attributes:
+        embedding: embeds image files during a block.
+        solves: the queue of all requests.
+        models: those served when the request began.
+        partial: leave out images that cannot be used.
+    """
 
-        Args:
-            embedding: embeds image files during a block.
-            solves: the queue of all requests.
-            models: those served when the request began.
-            partial: leave out images that cannot be used.
-        """
-        self._settings, self._catalogue, self._embedding, self._solves = settings, catalogue, embedding, solves
-        self._models, self._caller, self._partial = models, caller, partial
-        self._store = catalogue.of(caller.tenant)
+    settings: Settings
+    catalogue: Catalogue
+    embedding: Embedding
+    solves: Queue
+    models: Models
+    caller: Caller
+    partial: bool
+
+    def __post_init__(self) -> None:
+        self._store = self.catalogue.of(self.caller.tenant)
         self._clock = StageClock()
         self._key: IdempotencyKey | None = None
         self._rejected: tuple[Rejected, ...] = ()
@@ -106,7 +102,7 @@ class ClassifierMaker:
         """See `Engine.adapt`."""
 
         def make() -> Classifier:
-            model, labels = self._models.find(new.model), [label for _, label in support]
+            model, labels = self.models.find(new.model), [label for _, label in support]
             self._check_new(labels, model)
             examples = self._embedded(support, model)
             _check_classes_left(labels, examples.classes, self._rejected)
@@ -120,7 +116,7 @@ class ClassifierMaker:
         """See `Engine.adapt_to_embeddings`."""
 
         def make() -> Classifier:
-            model = self._models.embedding_like(new.model or self._models.default, embedder_sha256)
+            model = self.models.embedding_like(new.model or self.models.default, embedder_sha256)
             manifest = model.bundle.manifest
             expected = len(manifest.preprocessing.shares) * manifest.embedding_size
             if support.embeddings.shape[1] != expected:
@@ -143,7 +139,7 @@ class ClassifierMaker:
         embedded: dict[str, SupportSet] = {}
 
         def embed(stored: ClassifierRecord) -> SupportSet:
-            model, labels = self._models.of(stored), [*stored.labels, *(label for _, label in support)]
+            model, labels = self.models.of(stored), [*stored.labels, *(label for _, label in support)]
             self._check_size(sum(stored.examples) + len(support), len(set(labels)))
             check_classes(labels, model)
             self._check_version(stored)
@@ -184,12 +180,12 @@ class ClassifierMaker:
         Args:
             operation, support, options: as of `fingerprint`.
         """
-        if self._partial:  # else left out: the fingerprints of whole requests stay what they were
+        if self.partial:  # else left out: the fingerprints of whole requests stay what they were
             options = {**options, "partial": True}
-        if self._caller.idempotency_key is not None:
-            expires_at = utc_now() + timedelta(seconds=self._settings.idempotency_seconds)
+        if self.caller.idempotency_key is not None:
+            expires_at = utc_now() + timedelta(seconds=self.settings.idempotency_seconds)
             known_by = fingerprint(operation, support, options)
-            self._key = IdempotencyKey(self._caller.idempotency_key, known_by, expires_at)
+            self._key = IdempotencyKey(self.caller.idempotency_key, known_by, expires_at)
         while True:
             earlier = None if self._key is None else self._store.made_by(self._key)
             if earlier is not None:
@@ -206,17 +202,17 @@ class ClassifierMaker:
                 if self._key is not None and self._store.made_by(self._key):
                     continue  # that request did it meanwhile: it took the last place, or nothing is left to change
                 raise
-            self._catalogue.remember(made)
+            self.catalogue.remember(made)
             return Adapted(made, self._clock.milliseconds(), rejected=self._rejected)
 
     def _fit_new(self, model: Model, examples: SupportSet, new: NewClassifier) -> Classifier:
-        with self._solves.turn(self._caller):
+        with self.solves.turn(self.caller):
             made = self._fit(model, examples, new.horizon)
         lifetime = new.expires_in_seconds
         expires_at = None if lifetime is None else made.created_at + timedelta(seconds=lifetime)
         made = replace(made, name=new.name, metadata=new.metadata, expires_at=expires_at)
         with self._storing() as store:
-            limit = self._settings.max_classifiers
+            limit = self.settings.max_classifiers
             return store.add(made, examples, limit=limit, promote=new.promote, key=self._key)
 
     def _change(
@@ -228,7 +224,7 @@ class ClassifierMaker:
         means that another request has finished.
         """
         while True:
-            with suppress(ChangedError), self._solves.turn(self._caller, reference):
+            with suppress(ChangedError), self.solves.turn(self.caller, reference):
                 stored, examples = self._store.support(reference)
                 self._check_version(stored)
                 made, changed = apply(stored, examples)
@@ -236,7 +232,7 @@ class ClassifierMaker:
                 with self._storing() as store:
                     if made.name is not None:
                         expected = reference, Resolved(stored.id, stored.revision)
-                        limit, key = self._settings.max_classifiers, self._key
+                        limit, key = self.settings.max_classifiers, self._key
                         return store.add(made, changed, limit=limit, promote=promote, key=key, derived_from=expected)
                     made = replace(made, id=stored.id, created_at=stored.created_at, revision=stored.revision + 1)
                     store.replace(made, changed, key=self._key)
@@ -246,10 +242,10 @@ class ClassifierMaker:
         """The images that can be used; `stored` is the classifier that gets them, None: a new one. Notes the others."""
         files, labels = [file for file, _ in support], [label for _, label in support]
         shown = {} if stored is None else {one.label: one.thumbnail for one in stored.classes}
-        seen = Seen(labels, labels_to_show(labels, shown) if self._settings.keep_thumbnails else ())
+        seen = Seen(labels, labels_to_show(labels, shown) if self.settings.keep_thumbnails else ())
         # The images are in work no longer than this: a solve may wait for seconds, and keeps no other images out.
-        with self._embedding(
-            files, model, self._clock, self._caller, seen.take, all_views=True, partial=self._partial
+        with self.embedding(
+            files, model, self._clock, self.caller, seen.take, all_views=True, partial=self.partial
         ) as upload:
             embeddings = upload.job.wait()
         self._rejected = rejected = upload.rejected
@@ -266,45 +262,45 @@ class ClassifierMaker:
         """Adapt to a support set in place of a classifier's; `horizon` None: as the classifier has it."""
         if horizon is None:
             horizon = stored.horizon if stored.horizon_rule == "given" else stored.horizon_rule
-        return self._fit(self._models.of(stored), support, horizon), support
+        return self._fit(self.models.of(stored), support, horizon), support
 
     def _fit(self, model: Model, support: SupportSet, horizon: float | HorizonRule | None) -> Classifier:
-        seconds = self._settings.max_solve_seconds
-        return fit(model, support, horizon, seconds, self._clock, self._caller.cancellation)
+        seconds = self.settings.max_solve_seconds
+        return fit(model, support, horizon, seconds, self._clock, self.caller.cancellation)
 
     @contextmanager
     def _storing(self) -> Generator[TenantStore, None, None]:
         """The tenant's store, for the last stage of a request that its client still waits for."""
-        self._caller.cancellation.check()
-        with self._clock.stage("store"), self._catalogue.changing(self._caller.tenant) as store:
+        self.caller.cancellation.check()
+        with self._clock.stage("store"), self.catalogue.changing(self.caller.tenant) as store:
             yield store
 
     def _check_new(self, labels: Sequence[str], model: Model) -> None:
         check_classes(labels, model)
         self._check_size(len(labels), len(set(labels)))
-        self._store.check_room(self._settings.max_classifiers)
+        self._store.check_room(self.settings.max_classifiers)
 
     def _check_version(self, stored: ClassifierRecord) -> None:
         """Refuse a new version if the store is full. Unnamed classifiers change in place."""
         if stored.name is not None:
-            self._store.check_room(self._settings.max_classifiers)
+            self._store.check_room(self.settings.max_classifiers)
 
     def _check_size(self, examples: int, classes: int) -> None:
-        if classes > self._settings.max_classes:
+        if classes > self.settings.max_classes:
             raise ServiceError(
                 ErrorCode.CANNOT_ADAPT,
-                f"The classifier would have {classes} classes; at most {self._settings.max_classes} are allowed (the "
+                f"The classifier would have {classes} classes; at most {self.settings.max_classes} are allowed (the "
                 "server's setting --max-classes).",
                 received_classes=classes,
-                allowed_classes=self._settings.max_classes,
+                allowed_classes=self.settings.max_classes,
             )
-        if examples > self._settings.max_examples:
+        if examples > self.settings.max_examples:
             raise ServiceError(
                 ErrorCode.TOO_MANY_IMAGES,
                 f"The classifier would have {examples} support images; at most "
-                f"{self._settings.max_examples} are allowed. Remove some first.",
+                f"{self.settings.max_examples} are allowed. Remove some first.",
                 received_images=examples,
-                allowed_images=self._settings.max_examples,
+                allowed_images=self.settings.max_examples,
             )
 
 
