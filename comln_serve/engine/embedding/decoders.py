@@ -153,11 +153,6 @@ class Decoders:
         threads = (*self._small_threads, *self._large_threads)
         return max(since) < late or not all(thread.is_alive() for thread in threads)
 
-    def waiting_pixels(self, tenant: str = "", *, besides: Upload | None = None) -> int:
-        """Pixels of the large images of a tenant that wait, those of one upload left out."""
-        uploads = (upload for upload in self._large.members(tenant) if upload is not besides)
-        return sum(file.pixels for upload in uploads for _, file in upload.large)
-
     def close(self) -> None:
         """Decode everything submitted, then end the threads."""
         with self._lock:
@@ -255,7 +250,8 @@ class Decoders:
         with self._lock:
             if upload.job.over:  # perhaps forgotten already
                 return
-            others = self.waiting_pixels(upload.job.tenant, besides=upload)
+            waiting = (other for other in self._large.members(upload.job.tenant) if other is not upload)
+            others = sum(image.pixels for other in waiting for _, image in other.large)
             if others <= self._most_waiting_pixels:
                 if not upload.large:
                     self._large.add(upload.job.tenant, upload)
