@@ -46,6 +46,19 @@ def test_who_gives_up_takes_no_place() -> None:
     assert not places.take("c", 0)
 
 
+def test_who_is_told_to_leave_takes_no_place() -> None:
+    places, gone = Places(1), Event()
+    assert places.take("a", 0)
+    with ThreadPoolExecutor(1) as pool:
+        leaving = pool.submit(places.take, "b", 60, gone)
+        wait_until(lambda: waiting(places) == 1)
+        gone.set()
+        assert not leaving.result(30)
+    assert waiting(places) == 0
+    places.give_back()
+    assert places.take("c", 0)
+
+
 def test_a_tenant_with_many_readers_keeps_no_other_waiting(database_url: str) -> None:
     store = Store(database_url)
     add(store.for_tenant("one"), "clf_a")
