@@ -2,15 +2,14 @@
 
     python -m benchmarks.calibration BUNDLE --data DATA [--split val] [--episodes 200]
 
-Prints the AUROC of several scores, images of a task's classes against those of other classes; the
-calibration error with one temperature for all tasks and with one that follows the task; and, for a
-calibrated bundle, what the list of suspects finds at several thresholds.
+Prints, for each data set, the AUROC of several scores, images of a task's classes against those of other classes; the
+calibration error with one temperature for all tasks, with one that follows the task, and with each classifier's own;
+and, for a calibrated bundle, what the list of suspects finds at several thresholds.
 """
 
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +18,9 @@ from scipy.special import log_softmax, logsumexp
 from comln_serve.bundle import Calibration, Head
 from comln_serve.bundle.calibration import TaskLaw
 from comln_serve.bundle.views import as_examples
-from comln_serve.report import adapt, similarity
-from training.commands.subject import open_subject
-from training.data import load_split
+from comln_serve.report import adapt, make_report, similarity
+from training.commands.domains import find_domains
+from training.commands.measuring import add_measuring_arguments, open_measured
 from training.evaluation.calibrate import (
     Predictions,
     area_under_curve,
@@ -35,7 +34,7 @@ from training.evaluation.tasks import parse_task
 from training.results.accuracy import mean_and_interval
 from training.results.tables import markdown
 
-TASKS = ("5x1", "5x5", "5x1-10", "10x1", "10x5")
+TASKS = [parse_task(text) for text in ("5x1", "5x5", "5x1-10", "10x1", "10x5")]
 SUSPECT_TASKS, THRESHOLDS = ("5x5", "10x5"), (0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 SCORES = (
     "as served",
@@ -90,9 +89,22 @@ def error_at(law: TaskLaw, episodes: Sequence[Predictions]) -> float:
     return calibration_error(np.concatenate(logits), np.concatenate([e.classes for e in episodes]))
 
 
+def error_of_own(head: Head, episodes: Sequence[Predictions], plan: OpenSetEpisodes) -> float:
+    """At the temperature of each classifier's report, which is fitted to its held-out support images."""
+
+    def temperature(episode: OpenSetEpisode, _: int) -> float:
+        ways = plan.task.ways
+        adaptation = adapt(head, episode.phi, episode.classes, ways)
+        report = make_report(adaptation, episode.classes, [*map(str, range(ways))], own_horizon=True)
+        return report.temperature or 1.0
+
+    logits = [e.logits / own for e, own in zip(episodes, plan.map(temperature), strict=True)]
+    return calibration_error(np.concatenate(logits), np.concatenate([e.classes for e in episodes]))
+
+
 def table_of_laws(head: Head, plans: Sequence[OpenSetEpisodes]) -> str:
-    fitted = [predict(head, plan) for plan in plans]
-    measured = [predict(head, replace(plan, seed=plan.seed + 1)) for plan in plans]
+    others = [replace(plan, seed=plan.seed + 1) for plan in plans]
+    fitted, measured = ([predict(head, plan) for plan in both] for both in (plans, others))
     alike = [[replace(e, task=np.array([1.0, 0.0, 0.0])) for e in task] for task in fitted]
     laws = {
         "plain softmax": TaskLaw(constant=0, shots=0, ways=0),
@@ -100,6 +112,8 @@ def table_of_laws(head: Head, plans: Sequence[OpenSetEpisodes]) -> str:
         "a temperature by task": fit_temperature(fitted),
     }
     rows = [[name, *(f"{100 * error_at(law, episodes):.1f}" for episodes in measured)] for name, law in laws.items()]
+    own = [error_of_own(head, episodes, plan) for episodes, plan in zip(measured, others, strict=True)]
+    rows.append(["each classifier's own", *(f"{100 * error:.1f}" for error in own)])
     return markdown(["calibration error, %", *(str(plan.task) for plan in plans)], rows)
 
 
@@ -120,22 +134,20 @@ def table_of_thresholds(head: Head, calibration: Calibration, plans: Sequence[Op
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--split", default="val")
-    parser.add_argument("--episodes", type=int, default=200)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_measuring_arguments(parser, episodes=200, queries=10, tasks=", ".join(map(str, TASKS)))
     args = parser.parse_args()
-    subject = open_subject(args.bundle)
-    data = load_split(subject.config.data, args.data, args.split)
-    embedded = data.embedded(subject.embed)
-    plans = [OpenSetEpisodes(embedded, parse_task(task, queries=10), args.episodes, 0) for task in TASKS]
+    subject, tasks = open_measured(args, TASKS)
     calibration = None if subject.bundle is None else subject.bundle.manifest.calibration
-    if calibration is not None:
-        some = [plan for plan in plans if str(plan.task) in SUSPECT_TASKS]
-        print(table_of_thresholds(subject.head, calibration, some), end="\n\n")
-    print(table_of_scores(subject.head, plans), end="\n\n")
-    print(table_of_laws(subject.head, plans))
+    for domain in find_domains(args, subject):
+        data = domain.load(args.split).embedded(subject.embed)
+        plans = [OpenSetEpisodes(data, task, args.episodes, args.seed) for task in tasks if task.ways < data.n_classes]
+        print(f"{domain.name}\n")
+        if calibration is not None:
+            some = [plan for plan in plans if str(plan.task) in SUSPECT_TASKS]
+            print(table_of_thresholds(subject.head, calibration, some), end="\n\n")
+        print(table_of_scores(subject.head, plans), end="\n\n")
+        print(table_of_laws(subject.head, plans), end="\n\n")
 
 
 if __name__ == "__main__":

@@ -99,8 +99,8 @@ class Prediction(BaseModel):
     unknown: bool | None = Field(
         default=None,
         description="Only if `unknown` asked for it. Whether the image is unlike every class; null if there is no "
-        "threshold, because the classifier has too few images and its model is not calibrated for it (as in "
-        "`calibrated`).",
+        "threshold, because too few of the classifier's images could be left out, and no calibration of its model "
+        "applies to it.",
     )
     similarity: float | SkipJsonSchema[None] = _left_out(
         "Only if `unknown` asked for it. Similarity to the most similar class: the image's largest logit, "
@@ -118,8 +118,8 @@ class PredictResponse(BaseModel):
         "Images that cannot be used; only in the answer to a request with `partial`."
     )
     calibrated: bool = Field(
-        description="Whether the probabilities use a measured temperature; false if the model's bundle has none, "
-        "the horizon does not follow the model's own rule, or the classifier was adapted by an earlier head."
+        description="Whether the probabilities use a measured temperature: that of the model's calibration, if it has "
+        "one and it applies, else that of the classifier's report, which takes ten images that could be left out."
     )
     unknown_threshold: float | None = Field(
         description="Similarity below which an image is unknown; null unless requested."

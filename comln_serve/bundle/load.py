@@ -65,9 +65,16 @@ class Bundle:
         return self.manifest.calibration if classifier.report is None or classifier.report.own_horizon else None
 
     def temperature_of(self, classifier: ClassifierRecord) -> float:
-        """The temperature that the classifier's logits are divided by; 1 without a calibration."""
+        """The temperature that the classifier's logits are divided by: the measured one, or 1."""
+        measured = self.measured_temperature_of(classifier)
+        return 1.0 if measured is None else measured
+
+    def measured_temperature_of(self, classifier: ClassifierRecord) -> float | None:
+        """The temperature by the calibration where it applies, else the report's; None: it has none, either."""
         calibration = self.calibration_for(classifier)
-        return 1.0 if calibration is None else calibration.temperature_of(classifier.examples)
+        if calibration is not None:
+            return calibration.temperature_of(classifier.examples)
+        return None if classifier.report is None else classifier.report.temperature
 
     def unknown_threshold_of(self, classifier: ClassifierRecord) -> float | None:
         """Similarity below which an image is unknown: the report's, else the calibration's, else None."""

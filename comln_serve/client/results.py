@@ -96,6 +96,7 @@ class Report:
     horizon_choice: HorizonChoice | None = None
     own_horizon: bool
     unknown_threshold: float | None = None
+    temperature: float | None = None
     near_duplicates: tuple[tuple[int, ...], ...] = ()
     contradictory: tuple[tuple[int, ...], ...] = ()
 

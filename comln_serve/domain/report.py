@@ -104,6 +104,11 @@ class Report(_Part):
         description="Similarity below which an image is unknown, from the images left out; null: "
         "these were too few, and the threshold is that of the model's calibration, where it applies."
     )
+    temperature: float | None = Field(
+        None,
+        description="What logits are best divided by, from the images left out; null: these were too few. It is used "
+        "where the model has no calibration, or its calibration does not apply.",
+    )
 
     def renamed(self, labels: Mapping[str, str]) -> "Report":
         """The report with new labels, in its suspects and wherever its notes quote one.

@@ -345,7 +345,7 @@ class Engine:
                 found,
                 probabilities,
                 clock.milliseconds(),
-                calibrated=bundle.calibration_for(found) is not None,
+                calibrated=bundle.measured_temperature_of(found) is not None,
                 similarity=alike,
                 unknown_threshold=bundle.unknown_threshold_of(found) if unknown else None,
                 rejected=upload.rejected,

@@ -14,6 +14,7 @@ from comln_serve.report.adapt import Adaptation
 from comln_serve.report.folds import count_distinct
 from comln_serve.report.held_out import HeldOut
 from comln_serve.report.suspects import listed, suspicion
+from comln_serve.report.temperature import fit_temperature
 
 
 def make_report(
@@ -82,7 +83,12 @@ def make_report(
         horizon_choice=adaptation.choice,
         own_horizon=own_horizon,
         unknown_threshold=unknown.threshold(found.similarity[0, found.judged]) if found else None,
+        temperature=_temperature(found, classes) if found and held_out else None,
     )
+
+
+def _temperature(found: HeldOut, classes: NDArray[np.intp]) -> float | None:
+    return fit_temperature(found.logits[0, found.judged], classes[found.judged])
 
 
 def _contradictions(photos: Sequence[NDArray[np.intp]], numbers: Sequence[int], labels: Sequence[str]) -> list[str]:

@@ -8,8 +8,11 @@ from numpy.typing import NDArray
 
 # Share of images of known classes that the threshold calls unknown.
 REFUSED = 0.05
-# Held-out images needed to estimate the 5% quantile of their similarities.
-LEAST_JUDGED = 20
+# Held-out images needed for a threshold of their own, and for the 5% quantile of their similarities.
+LEAST_JUDGED, LEAST_FOR_QUANTILE = 3, 20
+# 95% quantiles of Student's t distribution with 2, 3, ..., 18 degrees of freedom.
+_T95 = (2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
+_T95 += (1.796, 1.782, 1.771, 1.761, 1.753, 1.746, 1.740, 1.734)
 
 _SMALLEST = 1e-30
 
@@ -39,9 +42,15 @@ def average_length(squares: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def threshold(held_out: NDArray[np.float64]) -> float | None:
-    """Similarity below which an image is unknown, from those (n,) of held-out support images; None
-    if these are too few.
+    """Similarity below which an image is unknown, from those (n,) of held-out support images; None if n < 3.
+
+    From n = 20 on it is their 5% quantile. Below, it is the lower end of the one-sided 95% prediction interval of
+    another normally distributed value, mean - t s sqrt(1 + 1/n), for their standard deviation s and the 95% quantile t
+    of Student's distribution with n - 1 degrees of freedom: wider, the fewer images there are.
     """
-    if len(held_out) < LEAST_JUDGED:
+    n = len(held_out)
+    if n < LEAST_JUDGED:
         return None
-    return float(np.quantile(held_out, REFUSED))
+    if n >= LEAST_FOR_QUANTILE:
+        return float(np.quantile(held_out, REFUSED))
+    return float(held_out.mean() - _T95[n - LEAST_JUDGED] * held_out.std(ddof=1) * np.sqrt(1 + 1 / n))

@@ -182,6 +182,29 @@ def test_probabilities_at_the_model_s_temperature(calibrated: Engine) -> None:
     np.testing.assert_array_equal(cold.probabilities.argmax(axis=1), plain.probabilities.argmax(axis=1))
 
 
+@pytest.mark.parametrize("horizon", [None, 50.0])
+def test_where_no_calibration_applies_the_report_has_the_temperature(
+    engine: Engine, calibrated: Engine, horizon: float | None
+) -> None:
+    """The model has none, or it was not measured for a horizon of the caller's."""
+    chosen = engine if horizon is None else calibrated
+    made = chosen.adapt(colour_support(5), NewClassifier(horizon=horizon)).classifier
+    assert made.report is not None
+    assert made.report.temperature is not None
+    predicted = predict(chosen, QUERIES, made.id)
+    assert predicted.calibrated
+    expected = made.probabilities(embedded(chosen), made.report.temperature)
+    np.testing.assert_array_equal(predicted.probabilities, expected)
+    assert metadata(made, chosen.models["tiny"].bundle)["temperature"] == repr(made.report.temperature)
+
+
+def test_a_calibration_goes_before_the_report_s_temperature(calibrated: Engine) -> None:
+    made = calibrated.adapt(colour_support(5)).classifier
+    assert made.report is not None
+    assert made.report.temperature is not None
+    assert calibrated.models["tiny"].bundle.temperature_of(made) == CALIBRATION.temperature_of([5, 5, 5])
+
+
 def test_a_horizon_of_the_caller_s_is_not_calibrated(calibrated: Engine) -> None:
     made = calibrated.adapt(colour_support(2), NewClassifier(horizon=50.0)).classifier
     assert made.report is not None

@@ -267,6 +267,7 @@ def test_both_files_say_what_they_are(client: TestClient, named: str, settings: 
         "labels": json.dumps(LABELS),
         "temperature": "1.0",
         "horizon": repr(shown["horizon"]),
+        "unknown_threshold": repr(shown["report"]["unknown_threshold"]),
         "model": "tiny",
         "embedder_sha256": bundle.embedder_sha256,
         "embedding_size": "8",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import stats
 
 from comln_serve.bundle.head import Head, HorizonLaw, SolverSettings
 from comln_serve.domain.report import HeldOutReport, Report, note_of_alike
@@ -16,7 +17,7 @@ from comln_serve.report import Adaptation, adapt, folds, held_out, make_report, 
 from comln_serve.report.folds import assign, count_folds, fold_cost
 from comln_serve.report.held_out import TOLERANCE, hold_out
 from comln_serve.report.suspects import ONLY_ONE, THRESHOLD, listed, suspicion
-from comln_serve.report.unknown import LEAST_JUDGED, threshold
+from comln_serve.report.unknown import threshold
 
 SOLVER = SolverSettings(rtol=1e-6, atol=1e-6, max_steps=200_000)
 CLASSES = np.array([2, 0, 1, 1, 2, 2, 0, 3, 2, 1, 2, 2])  # class 3 has a single example
@@ -354,11 +355,21 @@ def test_similarity_does_not_see_lengths() -> None:
     np.testing.assert_array_equal(similarity(q, 0 * W), np.zeros(6))
 
 
-def test_a_threshold_needs_images_enough() -> None:
+def test_the_threshold_of_many_images_is_a_quantile() -> None:
     values = np.linspace(0, 1, 101)
     assert threshold(values) == pytest.approx(0.05)
-    assert threshold(values[:LEAST_JUDGED]) is not None
-    assert threshold(values[: LEAST_JUDGED - 1]) is None
+    assert threshold(values[:20]) == pytest.approx(0.05 * 0.19)
+
+
+@pytest.mark.parametrize("n", range(3, 20))
+def test_the_threshold_of_few_images_is_the_end_of_a_prediction_interval(n: int) -> None:
+    values = np.random.default_rng(n).normal(0.5, 0.1, n)
+    expected = values.mean() + stats.t.ppf(0.05, n - 1) * values.std(ddof=1) * np.sqrt(1 + 1 / n)
+    assert threshold(values) == pytest.approx(expected, abs=1e-4)
+
+
+def test_two_images_have_no_threshold() -> None:
+    assert threshold(np.array([0.4, 0.5])) is None
 
 
 def test_a_flow_that_is_too_long_is_left_out_with_the_reason() -> None:

@@ -36,6 +36,7 @@ REPORT = Report(
     ),
     own_horizon=False,
     unknown_threshold=2 / 3,
+    temperature=1.5,
 )
 
 
@@ -322,19 +323,26 @@ def test_a_report_is_stored_as_it_always_was(mine: TenantStore, database_url: st
         ' "horizon_choice": {"learned": 0.1, "least_loss": 1.0, "level": [0.1, 1.0], "candidates": '
         '[{"horizon": 0.1, "loss": 0.3333333333333333, "accuracy": 0.6666666666666666}]},'
     )
+    temperature = ', "temperature": 1.5'
     predicted, near = ', "predicted": [0, null, 1]', ' "near_duplicates": [[1, 3]], "contradictory": [[2, 3]],'
     assert text == (
         '{"held_out": {"folds": 2, "judged": 3, "accuracy": 0.3333333333333333, "confusion": [[1, 0], [2, 0]], '
         '"suspects": [{"number": 2, "label": "a", "likelier": "nul\\u0000", "score": 0.96}]'
         f'{predicted}}}, "notes": ["\\ud83d\\udc31"],{near}{choice} "own_horizon": false, '
-        '"unknown_threshold": 0.6666666666666666}'
+        f'"unknown_threshold": 0.6666666666666666{temperature}}}'
     )
-    earlier = text.replace(choice, "").replace(predicted, "").replace(near, "")
+    earlier = text.replace(choice, "").replace(predicted, "").replace(near, "").replace(temperature, "")
     execute(database_url, f"UPDATE classifiers SET report = '{earlier}'")
     found = mine.describe("clf_a")
     assert REPORT.held_out is not None
     held_out = REPORT.held_out.model_copy(update={"predicted": None})
-    update = {"horizon_choice": None, "held_out": held_out, "near_duplicates": [], "contradictory": []}
+    update = {
+        "horizon_choice": None,
+        "held_out": held_out,
+        "near_duplicates": [],
+        "contradictory": [],
+        "temperature": None,
+    }
     assert found.report == REPORT.model_copy(update=update)
 
 
