@@ -327,7 +327,7 @@ class Engine:
         caller, clock = caller or Caller(), StageClock()
         found = await self._find(reference, caller.tenant)
         with self._served.using() as models:
-            bundle = (model := models.of(found)).bundle
+            model = models.of(found)
             with self._embedding(images, model, clock, caller, all_views=all_views, partial=partial) as upload:
                 views = await upload.job
         embeddings, numbers = views[:, 0], None
@@ -339,15 +339,15 @@ class Engine:
             with clock.stage("classify"):
                 # Of the mean embedding: as logits are linear in embeddings, these are the mean logits of the views.
                 seen = views.mean(axis=1) if all_views else embeddings
-                probabilities = found.probabilities(seen, bundle.temperature_of(found))
+                probabilities = found.probabilities(seen, model.bundle.temperature_of(found))
                 alike = similarity(embeddings, found.W) if unknown else None
             return Predicted(
                 found,
                 probabilities,
                 clock.milliseconds(),
-                calibrated=bundle.measured_temperature_of(found) is not None,
+                calibrated=model.bundle.measured_temperature_of(found) is not None,
                 similarity=alike,
-                unknown_threshold=bundle.unknown_threshold_of(found) if unknown else None,
+                unknown_threshold=model.bundle.unknown_threshold_of(found) if unknown else None,
                 rejected=upload.rejected,
                 examples=numbers,
             )
