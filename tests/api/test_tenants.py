@@ -271,7 +271,7 @@ def test_a_request_waits_as_one_of_its_tenant(keyed: TestClient, monkeypatch: py
 
     note(parsing, "turn", lambda tenant: tenant)
     note(engine._decoders, "submit", lambda job, *_: job.tenant)
-    note(engine._solves, "turn", lambda _check, _classifier, tenant="": tenant)
+    note(engine._solves, "turn", lambda caller, *_: caller.tenant)
     assert keyed.post("/adapt", **adapt_form(name=NAME), headers=headers).status_code == 201
     assert keyed.post("/predict", **predict_form(RED, classifier=NAME), headers=headers).status_code == 200
     assert keyed.post(f"/classifiers/{NAME}/adapt", headers=headers).status_code == 201
