@@ -39,8 +39,8 @@ class CentrePooling(nn.Module):
         return powers.clamp(min=LEAST) ** (1 / self.power)
 
 
-def pool_by(network: nn.Module, config: PoolingConfig | None, kind: type[nn.Module], name: str) -> None:
-    """Replace the last pooling of a library's network, in place; None: leave it as it is.
+def pool_by(network: nn.Module, config: PoolingConfig, kind: type[nn.Module], name: str) -> None:
+    """Replace the last pooling of a library's network, in place.
 
     Args:
         kind: the library's class of pooling layers.
@@ -49,8 +49,6 @@ def pool_by(network: nn.Module, config: PoolingConfig | None, kind: type[nn.Modu
     Raises:
         BackboneError: the network has no such layer, or one that pools to several positions.
     """
-    if config is None:
-        return
     found = [key for key, part in network.named_modules() if isinstance(part, kind)]
     last = network.get_submodule(found[-1]) if found else None
     probe = None if last is None else cast("Tensor", last(torch.ones(1, 1, 8, 8)))

@@ -5,8 +5,7 @@ import warnings
 import onnx
 import torch
 
-from training.backbones.backbone import Backbone
-from training.backbones.identity import Identity
+from training.backbones.backbone import Backbone, Identity
 from training.backbones.onnx_builder import bundle_graph
 from training.backbones.onnx_graph import drop_provenance
 from training.backbones.onnx_model import OnnxNetwork

@@ -6,8 +6,7 @@ from pathlib import Path
 from comln_serve.bundle import AccuracyEntry
 from training.backbones.backbone import Backbone
 from training.bundles.backbone_graph import backbone_graph
-from training.bundles.network import Network
-from training.bundles.writer import About, Origin, write_bundle
+from training.bundles.writer import About, Network, Origin, write_bundle
 from training.checkpoint import Checkpoint
 from training.config import override_config
 from training.errors import ExportError

@@ -1,6 +1,5 @@
 """Converts a bundle in float32 to INT8, and compares the embeddings of the two."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,26 +12,19 @@ from comln_serve.bundle.manifest import BACKBONE, HEAD
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from training.backbones.onnx_graph import drop_provenance
 from training.bundles.manifest import file_entry, write_manifest
-from training.bundles.quantise import QuantisationError, cosines, quantise
+from training.bundles.quantise import REMEDY, cosines, quantise
 from training.bundles.writer import bundle_draft
 from training.errors import ExportError
 
 LEAST_COSINE = 0.9
-_REMEDY = "export in float32, without --int8"
-
-
-@dataclass(frozen=True)
-class Similarity:
-    """Cosines between INT8 and float32 embeddings of the same images: the least and the mean."""
-
-    least: float
-    mean: float
 
 
 def quantise_bundle(
     source: Path, folder: Path, images: NDArray[np.uint8], origin: str, float_layers: int = 0
-) -> Similarity:
-    """Write to `folder` the bundle in `source` with its backbone in INT8.
+) -> NDArray[np.float64]:
+    """Write to `folder` the bundle in `source` with its backbone in INT8; returns cosines (n,) of its embeddings.
+
+    They are those between the embeddings of the images in INT8 and in float32.
 
     The notes of the new bundle say that it was quantised, and on which images it was calibrated.
 
@@ -45,23 +37,19 @@ def quantise_bundle(
             float32.
     """
     bundle = load_bundle(source)
-    graph = onnx.load_from_string(bundle.backbone)
-    try:
-        quantised = quantise(graph, images, float_layers)
-    except QuantisationError as error:
-        raise ExportError(f"{error}; {_REMEDY}") from error
+    quantised = quantise(onnx.load_from_string(bundle.backbone), images, float_layers)
     drop_provenance(quantised)
     with bundle_draft(folder) as draft:
         (draft / BACKBONE).write_bytes(quantised.SerializeToString())
         (draft / HEAD).write_bytes((source / HEAD).read_bytes())
         _describe(bundle, draft, "not verified yet")  # only a complete bundle can be loaded and verified
-        similarity = _compare(bundle, load_bundle(draft), images)
-        if not similarity.mean >= LEAST_COSINE:
+        found = cosines(*(OnnxBackbone(one, "cpu").embed(images) for one in (bundle, load_bundle(draft))))
+        mean, least = found.mean(), found.min()
+        if not mean >= LEAST_COSINE:
             raise ExportError(
                 f"in INT8 the embeddings of {len(images)} images of {origin} have a cosine of "
-                f"{similarity.mean:.3f} on average to those in float32 (least "
-                f"{similarity.least:.3f}; {LEAST_COSINE:g} is needed). Calibrate on images like "
-                f"those the model will see, or {_REMEDY}"
+                f"{mean:.3f} on average to those in float32 (least {least:.3f}; {LEAST_COSINE:g} is needed). "
+                f"Calibrate on images like those the model will see, or {REMEDY}"
             )
         but = f", but for its first {float_layers} convolutions and matrix products" if float_layers else ""
         _describe(
@@ -70,10 +58,10 @@ def quantise_bundle(
             f"INT8: the backbone computes in 8-bit integers{but}, quantised by ONNX Runtime "
             f"{ort.__version__}; the ranges of its activations come from {len(images)} images of "
             f"{origin}. Cosine of its embeddings to those in float32 on these images: "
-            f"{similarity.mean:.4f} on average, {similarity.least:.4f} at least. Accuracies by "
+            f"{mean:.4f} on average, {least:.4f} at least. Accuracies by "
             '"validation during training" are of the network in float32.',
         )
-    return similarity
+    return found
 
 
 def _describe(bundle: Bundle, draft: Path, note: str) -> None:
@@ -84,8 +72,3 @@ def _describe(bundle: Bundle, draft: Path, note: str) -> None:
         "training": manifest.training.model_copy(update={"notes": notes}),
     }
     write_manifest(draft, manifest.model_copy(update=update))
-
-
-def _compare(floats: Bundle, integers: Bundle, images: NDArray[np.uint8]) -> Similarity:
-    found = cosines(*(OnnxBackbone(bundle, "cpu").embed(images) for bundle in (floats, integers)))
-    return Similarity(least=float(found.min()), mean=float(found.mean()))

@@ -22,13 +22,11 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from training.backbones.onnx_graph import image_input
 from training.backbones.onnx_nodes import opset
 from training.bundles.rounding import Rounded, round_weights
+from training.errors import ExportError
 
+REMEDY = "export in float32, without --int8"
 _LEAST_OPSET = 13  # the first with scales per channel
 _PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
-
-
-class QuantisationError(RuntimeError):
-    """The graph cannot be quantised; the message says why."""
 
 
 def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0) -> ModelProto:
@@ -43,7 +41,7 @@ def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0
             products, in the order of the graph, stay in float32, with the nodes before and between them.
 
     Raises:
-        QuantisationError: ONNX Runtime cannot quantise the graph, or it has nothing to quantise.
+        ExportError: ONNX Runtime cannot quantise the graph, or it has nothing to quantise.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="comln-int8-") as workshop:
@@ -74,11 +72,11 @@ def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0
             )
             result = onnx.load(quantised)
     except Exception as error:  # the quantiser raises many types
-        raise QuantisationError(f"the graph could not be quantised: {error}") from error
+        raise ExportError(f"the graph could not be quantised: {error}; {REMEDY}") from error
     if not any(node.op_type == "DequantizeLinear" for node in result.graph.node):
         after = f" after the first {float_layers} of them" if float_layers else ""
-        raise QuantisationError(
-            f"the graph holds none of {', '.join(sorted(_PRODUCTS))}{after}, so nothing was quantised"
+        raise ExportError(
+            f"the graph holds none of {', '.join(sorted(_PRODUCTS))}{after}, so nothing was quantised; {REMEDY}"
         )
     return result
 

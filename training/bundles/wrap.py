@@ -11,9 +11,8 @@ from training.backbones.onnx_file import OnnxFile
 from training.backbones.onnx_guess import makes_probabilities
 from training.backbones.pixel_format import PixelFormat, default_normalisation
 from training.bundles.inspection import Inspection
-from training.bundles.network import Network
 from training.bundles.universal_head import UNIVERSAL_HEAD
-from training.bundles.writer import About, Origin, write_bundle
+from training.bundles.writer import About, Network, Origin, write_bundle
 from training.config import Config
 from training.errors import BackboneError
 

@@ -110,8 +110,8 @@ def _export_int8(checkpoint: "Checkpoint", about: About, args: argparse.Namespac
             "minutes",
             flush=True,
         )
-        cosine = quantise_bundle(floats, args.to, images, args.calibration.resolve().name, args.float_layers)
+        cosines = quantise_bundle(floats, args.to, images, args.calibration.resolve().name, args.float_layers)
     print(
         f"wrote {args.to} in INT8, calibrated on {len(images)} images; cosine of their embeddings "
-        f"to those in float32: {cosine.mean:.4f} on average, {cosine.least:.4f} at least"
+        f"to those in float32: {cosines.mean():.4f} on average, {cosines.min():.4f} at least"
     )

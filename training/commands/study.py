@@ -14,7 +14,7 @@ from training.commands.measuring import (
     repeating_command,
 )
 from training.commands.options import check_out, positive
-from training.evaluation.study import HORIZON_FACTORS, STEP_COUNTS, Episodes, Horizon, Steps, horizons, solvers
+from training.evaluation.study import HORIZON_FACTORS, STEP_COUNTS, Episodes, fixed, horizons, multiple, part, solvers
 from training.evaluation.study_report import Study
 
 
@@ -53,8 +53,8 @@ def run_study(args: argparse.Namespace) -> int:
     domain, head = one_domain(args, subject), subject.head
     data = load_measured(args, domain, tasks)
     on = Episodes(data.embedded(subject.embed), args.episodes, args.seed)
-    steps = [Steps(size=size) for size in args.step_sizes] or [Steps(count=count) for count in STEP_COUNTS]
-    values = [Horizon(value=value) for value in args.horizons] or [Horizon(factor=factor) for factor in HORIZON_FACTORS]
+    steps = [fixed(size) for size in args.step_sizes] or [part(count) for count in STEP_COUNTS]
+    values = [fixed(value) for value in args.horizons] or [multiple(factor) for factor in HORIZON_FACTORS]
     by_task = [(solvers(head, on, t, steps), horizons(head, on, t, values)) for t in in_steps(tasks, "tasks")]
     options = [f" --step-size {size}" for size in args.step_sizes] + [f" --horizon {value}" for value in args.horizons]
     study = Study(
