@@ -23,11 +23,7 @@ class DropBlock(nn.Module):
     updates: Tensor
 
     def __init__(self, config: DropBlockConfig, size: int) -> None:
-        """Drop blocks of feature maps with size x size positions.
-
-        Raises:
-            BackboneError: a block is larger than the map.
-        """
+        """Drop blocks of feature maps with size x size positions; BackboneError if a block is larger."""
         super().__init__()
         if config.block_size > size:
             raise BackboneError(

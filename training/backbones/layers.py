@@ -20,11 +20,7 @@ class Layers(nn.Module):
     """
 
     def __init__(self, network: nn.Module, names: Sequence[str], pooling: PoolingConfig | None = None) -> None:
-        """Use the feature maps of the layers with these names.
-
-        Raises:
-            BackboneError: a name is not a layer of the network.
-        """
+        """Use the feature maps of the layers with these names; BackboneError without one of them."""
         super().__init__()
         self.network, self.names = network, tuple(names)
         self.pool = None if pooling is None else CentrePooling(pooling.sigma)

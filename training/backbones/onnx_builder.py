@@ -35,9 +35,6 @@ def bundle_graph(
         model: from `read_graph`. pixels: converts images to its input; None: it takes images.
         flatten: its output has more than two axes.
         normalise: divide embeddings by their norm. scale: multiply them, after that.
-
-    Raises:
-        BackboneError: the result is too large for one file.
     """
     wrapped = ModelProto()
     wrapped.CopyFrom(model)

@@ -52,11 +52,7 @@ def read_graph(path: Path, layout: Layout, channels: int, image_size: int, outpu
 
 
 def image_input(path: Path, graph: GraphProto) -> ValueInfoProto:
-    """The graph's one input.
-
-    Raises:
-        BackboneError: another number of inputs.
-    """
+    """The graph's one input; BackboneError if it has another number of them."""
     stored = {tensor.name for tensor in graph.initializer}
     stored |= {tensor.values.name for tensor in graph.sparse_initializer}
     # Old files list their weights among the inputs.

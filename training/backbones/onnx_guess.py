@@ -69,11 +69,7 @@ def guess_channels(value: ValueInfoProto, layout: Layout) -> int | None:
 
 
 def guess_image_size(path: Path, value: ValueInfoProto, layout: Layout) -> Guess[int] | None:
-    """The side of the square input images.
-
-    Raises:
-        BackboneError: the input is not square.
-    """
+    """The side of the input images; BackboneError if they are not square."""
     sizes = _sizes(value)
     if sizes is None:
         return None

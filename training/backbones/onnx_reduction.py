@@ -21,9 +21,6 @@ def reduce_output(model: ModelProto, reduction: Reduction, layout: Layout, path:
         model: from `read_graph`. layout: of its input, and of a feature map as high and wide as it has channels.
         reduction: "mean" over the positions or tokens, or the "first" token; "none" adds nothing.
         path: of the file, for error messages.
-
-    Raises:
-        BackboneError: the output has other axes than the reduction needs, or the graph does not run.
     """
     if reduction == "none":
         return

@@ -19,9 +19,6 @@ def open_graph(model: ModelProto, path: Path, provider: Literal["auto", "cpu"]) 
 
     Args:
         path: of the file, for error messages.
-
-    Raises:
-        BackboneError: the graph is too large in one piece, or ONNX Runtime does not know something in it.
     """
     try:
         content = model.SerializeToString(deterministic=True)
@@ -41,9 +38,6 @@ def values_of(model: ModelProto, names: Sequence[str], path: Path) -> list[NDArr
 
     Args:
         model: from `read_graph`. path: of the file, for error messages.
-
-    Raises:
-        BackboneError: the graph cannot be opened, or does not run.
     """
     probe = ModelProto()
     probe.CopyFrom(model)

@@ -45,9 +45,6 @@ def pool_by(network: nn.Module, config: PoolingConfig, kind: type[nn.Module], na
     Args:
         kind: the library's class of pooling layers.
         name: of the network, for error messages.
-
-    Raises:
-        BackboneError: the network has no such layer, or one that pools to several positions.
     """
     found = [key for key, part in network.named_modules() if isinstance(part, kind)]
     last = network.get_submodule(found[-1]) if found else None

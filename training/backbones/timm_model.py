@@ -12,11 +12,7 @@ from training.errors import BackboneError
 
 
 def timm_network(config: BackboneConfig) -> tuple[nn.Module, tuple[str, ...], type[nn.Module]]:
-    """The network with random weights, the names of the classifiers it lacks, and the class of timm's pooling layers.
-
-    Raises:
-        BackboneError: unknown architecture.
-    """
+    """The network with random weights, the names of the classifiers it lacks, the class of timm's pooling layers."""
     name = str(config.architecture)
     # Names of a model hub are refused here, so nothing is downloaded.
     if not timm.is_model(name):

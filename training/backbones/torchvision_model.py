@@ -23,9 +23,6 @@ def torchvision_network(
 
     Args:
         pretrained: whether to load the published weights that the configuration names.
-
-    Raises:
-        BackboneError: unknown architecture or weights, weights that cannot be fetched, or no linear last layer.
     """
     name = _architecture(config)
     named = _named_weights(config)

@@ -14,11 +14,7 @@ from training.model import MetaModel
 
 
 def backbone_graph(model: MetaModel) -> onnx.ModelProto:
-    """The model's backbone as stored in a bundle: uint8 RGB (batch, S, S, 3) -> (batch, d).
-
-    Raises:
-        ExportError: the backbone takes embeddings.
-    """
+    """The model's backbone as stored in a bundle: uint8 RGB (batch, S, S, 3) -> (batch, d)."""
     backbone = model.backbone
     if not isinstance(backbone, Backbone):
         raise TypeError("a model of precomputed embeddings; export the one it was made from")

@@ -20,9 +20,6 @@ def export_bundle(
 
     Args:
         to_quantise: the graph uses every weight once. A quantised one would keep a copy of the weights for each use.
-
-    Raises:
-        ExportError: as `write_bundle` and `backbone_graph`: a run that was trained on embeddings.
     """
     model = checkpoint.restore_model().eval()
     if isinstance(model.backbone, Backbone):

@@ -39,9 +39,6 @@ def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0
         model: uint8 RGB images (batch, S, S, 3) -> float32 (batch, d). images: (n, S, S, 3), whose
             activations determine the ranges, and on which the rounding errors are made small. float_layers: how many
             products, in the order of the graph, stay in float32, with the nodes before and between them.
-
-    Raises:
-        ExportError: ONNX Runtime cannot quantise the graph, or it has nothing to quantise.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="comln-int8-") as workshop:

@@ -110,10 +110,6 @@ def bundle_draft(folder: Path) -> Generator[Path, None, None]:
     """A temporary folder to build and verify a bundle in; moved to `folder` unless an error is raised.
 
     A failed export therefore leaves no bundle that a server would load.
-
-    Raises:
-        ExportError: as `check_destination`.
-        WriteError: the bundle cannot be written.
     """
     check_destination(folder)
     try:
@@ -130,11 +126,7 @@ def bundle_draft(folder: Path) -> Generator[Path, None, None]:
 
 
 def check_destination(folder: Path) -> None:
-    """Refuse to overwrite anything but a bundle.
-
-    Raises:
-        ExportError: `folder` is a file, or a folder with files that is not a bundle.
-    """
+    """Refuse to overwrite anything but a bundle."""
     if not folder.name:
         raise ExportError(f"--to {str(folder)!r} has no name, which would be the model's; name a folder")
     if folder.exists() and not folder.is_dir():

@@ -21,9 +21,16 @@ from training.commands.measuring import (
 from training.commands.subject import Subject
 from training.config import ConfigError
 from training.data import DataError, ImageSet
-from training.evaluation.calibrate import fit_temperature, fit_unknown, measure, predict, ranges
+from training.evaluation.calibrate import (
+    ALLOWED_CHANGE,
+    fit_temperature,
+    fit_unknown,
+    largest_change,
+    measure,
+    predict,
+    ranges,
+)
 from training.evaluation.open_set import OpenSetEpisodes, check_open_set
-from training.evaluation.sixteen_bits import ALLOWED_CHANGE, largest_change
 from training.evaluation.tasks import Task
 from training.results.calibration_tables import (
     calibration_table,
@@ -178,9 +185,6 @@ def _allowed_tasks(sets: Sequence[ImageSet], ways: int | None, queries: int) -> 
     """5 and 10 ways, or those the head is tied to, with each of _SHOTS, as far as every data set allows.
 
     With fewer than six classes the ways are one fewer than the classes: a class must be left outside the task.
-
-    Raises:
-        DataError: no task is possible.
     """
     most = min(data.n_classes for data in sets) - 1
     candidates = ([n for n in (5, 10) if n <= most] or [max(most, 2)]) if ways is None else [ways]

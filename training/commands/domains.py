@@ -39,11 +39,7 @@ class Domain:
     use: Use = "both"
 
     def load(self, split: str) -> ImageSet:
-        """The images of a split, or of "all", without rotated classes.
-
-        Raises:
-            DataError: no such split, or the data are not of the configured kind.
-        """
+        """The images of a split, or of "all", without rotated classes."""
         try:
             data = load_split(self.config, self.root, split, use=self.use)
         except DataError as error:
@@ -96,13 +92,7 @@ def add_data_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def find_domains(args: argparse.Namespace, subject: Subject) -> tuple[Domain, ...]:
-    """The data sets of the command line.
-
-    Raises:
-        ConfigError: two of one name, an unknown kind, no kind although the bundle was trained on
-            several data sets with other names, an invalid regular expression, or images for a run
-            on embeddings.
-    """
+    """The data sets of the command line."""
     given = [named_path(text) for text in args.data]
     paths = {name or Path(path).absolute().name: Path(path) for name, path in given}
     if len(paths) < len(given):
@@ -123,11 +113,7 @@ def find_domains(args: argparse.Namespace, subject: Subject) -> tuple[Domain, ..
 
 
 def one_domain(args: argparse.Namespace, subject: Subject) -> Domain:
-    """The data set of a command that takes only one.
-
-    Raises:
-        ConfigError: several data sets, or see `find_domains`.
-    """
+    """The data set of a command that takes only one."""
     domain, *others = find_domains(args, subject)
     if others:
         raise ConfigError(f"this command takes one --data, got {1 + len(others)}")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from comln_serve.bundle.manifest import MANIFEST
-from training.bundles.calibration_images import load_calibration_images
 from training.bundles.writer import About
 from training.checkpoint_names import BEST
 from training.commands.destination import add_to, check_to
@@ -99,7 +98,7 @@ def run_export(args: argparse.Namespace) -> int:
 
 def _export_int8(checkpoint: "Checkpoint", about: About, args: argparse.Namespace) -> None:
     from training.bundles.export import export_bundle  # noqa: PLC0415 - as above
-    from training.bundles.int8 import quantise_bundle  # noqa: PLC0415
+    from training.bundles.int8 import load_calibration_images, quantise_bundle  # noqa: PLC0415
 
     images = load_calibration_images(args.calibration, args.calibration_images, checkpoint.config.data.preprocessing)
     with tempfile.TemporaryDirectory(prefix="comln-export-") as temporary:

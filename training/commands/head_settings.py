@@ -20,9 +20,6 @@ def heads_to_measure(args: argparse.Namespace) -> tuple[tuple[str, ...], list[st
 
     `--baselines all` leaves out a head whose setting has no default if the training classes, on
     which the setting would be chosen, are among those measured.
-
-    Raises:
-        ConfigError: `--set` for a head that is not measured, or `--choose` with no setting to choose.
     """
     given: dict[str, float] = dict(args.settings)
     unmeasured = sorted(set(given) - set(args.baselines))

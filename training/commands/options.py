@@ -36,11 +36,7 @@ def positive(text: str) -> float:
 
 
 def check_out(path: Path) -> None:
-    """Refuse a folder for `--out` that cannot be made, before anything is measured for it.
-
-    Raises:
-        ConfigError: it, or what should be a folder above it, is a file.
-    """
+    """Refuse a folder for `--out` that cannot be made, before anything is measured for it."""
     there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not there.is_dir():
         raise ConfigError(f"--out needs the folder {path}, but {there} is a file; name another")

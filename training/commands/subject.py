@@ -38,12 +38,6 @@ def open_subject(folder: Path, provider: Provider = "auto") -> Subject:
 
     Args:
         provider: what embeds images, as of the server; only of a bundle.
-
-    Raises:
-        BundleError: neither, or a bundle that cannot be used. CheckpointError: a damaged checkpoint.
-        BackboneError: the run's network cannot be built again.
-        StartupError: the provider cannot be used.
-        ConfigError: a provider is chosen for a run.
     """
     if (folder / MANIFEST).exists():
         bundle = load_bundle(folder)

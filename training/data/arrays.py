@@ -14,11 +14,7 @@ from training.data.restricted_pickle import load_pickle
 
 
 def load_data_and_labels(path: Path, preprocessing: Preprocessing) -> ImageSet:
-    """A pickle {"data": (n, H, W, 3) uint8, "labels": n of them}, as MetaOptNet distributes.
-
-    Raises:
-        DataError: see `load_pickle`, `entry`, `pixels` and `members_and_names`.
-    """
+    """A pickle {"data": (n, H, W, 3) uint8, "labels": n of them}, as MetaOptNet distributes."""
     content = load_pickle(path)
     images = pixels(entry(content, "data", path), f"{path}, 'data'")
     members, names = members_and_names(entry(content, "labels", path), len(images), f"{path}, 'labels'")
@@ -50,11 +46,7 @@ def load_image_cache(path: Path, preprocessing: Preprocessing) -> ImageSet:
 
 
 def load_npz(path: Path, key: str) -> NDArray[Any]:
-    """One array of an .npz file; arrays of Python objects are refused.
-
-    Raises:
-        DataError: the file cannot be read, or has no such array.
-    """
+    """One array of an .npz file; arrays of Python objects are refused."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             names = list(archive)
@@ -105,9 +97,6 @@ def members_and_names(labels: object, count: int, where: str) -> tuple[tuple[NDA
 
     Args:
         labels: of `count` images: a list or an array of integers or strings.
-
-    Raises:
-        DataError: labels of another type or number.
     """
     if isinstance(labels, list | tuple):
         values = cast("Sequence[object]", labels)

@@ -27,9 +27,6 @@ def load_cifar(kind: Literal["cifar_fs", "fc100"], root: Path, split: str, prepr
     `FC100_<split>.pickle`, CIFAR-100 as its authors distribute it for Python (`cifar-100-python`,
     or `root` itself), class folders `<class>`, `data/<class>`, `<split>/<class>` or
     `<superclass>/<class>`.
-
-    Raises:
-        DataError: none of these, damaged files, or not the classes of the split.
     """
     superclass_of = cifar_classes(kind, split)
     pickled = root / f"{_PICKLES[kind]}_{split}.pickle"

@@ -34,11 +34,7 @@ def standard_split(name: str, split: str) -> Any:
 
 
 def classes_by_share(names: list[str], split: str, shares: tuple[float, float, float], root: Path) -> list[str]:
-    """The share of the sorted `names` that belongs to `split`, after a shuffle with a fixed seed.
-
-    Raises:
-        DataError: none of the names of the data at `root` does.
-    """
+    """The share of the sorted `names` that belongs to `split`, after a shuffle with a fixed seed."""
     order = np.random.default_rng(_SHUFFLE_SEED).permutation(len(names))
     ends = np.round(np.cumsum(shares) * len(names)).astype(int)
     starts = [0, *ends[:-1]]

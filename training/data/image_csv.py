@@ -35,10 +35,6 @@ def load_image_csv(
     Args:
         root: the CSV file, or the folder of `<split>.csv` and `images/`.
         shares: of the classes for train, val and test, if nothing else splits them.
-
-    Raises:
-        DataError: an unreadable file, a missing column, an incomplete line, an image listed twice,
-            a class in two splits, no class of this split, or an unreadable image.
     """
     if root.is_dir() and split == ALL:
         present = [name for name in SPLITS if (root / f"{name}.csv").is_file()] or list(SPLITS)
@@ -67,12 +63,7 @@ def split_rows(root: Path, split: str) -> list[Row]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All lines of a CSV file.
-
-    Raises:
-        DataError: the file cannot be read or is empty, a column is missing, a line is incomplete,
-            or an image is listed twice.
-    """
+    """All lines of a CSV file."""
     rows: list[Row] = []
     seen: dict[Path, int] = {}
     try:

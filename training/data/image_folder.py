@@ -34,10 +34,6 @@ def load_image_folder(
         split: "all" is every class folder below the root; lists and shares are ignored.
         shares: of the classes for train, val and test, if nothing else splits them.
         lists: class lists of the splits, see `own_split`; folders are then `<root>/<class>`.
-
-    Raises:
-        DataError: no such folder, no class in it, a listed class without a folder, a class
-            without images, or folders with other names of splits.
     """
     if not root.is_dir():
         found = "is a file, not a folder; unpack it if it is an archive" if root.exists() else "no such folder"
@@ -66,11 +62,7 @@ def load_image_folder(
 def load_listed_classes(
     places: Mapping[str, Sequence[Path]], preprocessing: Preprocessing, split: str, root: Path
 ) -> ImageSet:
-    """The images of each listed class, from the first of its places that is a folder.
-
-    Raises:
-        DataError: a class without a folder, or without images.
-    """
+    """The images of each listed class, from the first of its places that is a folder."""
     found = {name: next(filter(Path.is_dir, paths), None) for name, paths in places.items()}
     missing = [name for name, path in found.items() if path is None]
     if missing:

@@ -25,7 +25,7 @@ _MOST_NAMED = 20
 
 
 class DataError(ValueError):
-    """Data that is missing or not usable; the message names the file."""
+    """Data that is missing or not usable; the message names the file. Everything here that reads data raises it."""
 
 
 @dataclass(frozen=True)

@@ -124,11 +124,7 @@ class Episodes:
 
 
 def solvers(head: Head, on: Episodes, task: Task, step_sizes: Sequence[OfTask]) -> list[SolverResult]:
-    """Results of Dormand-Prince first, then of Euler with each step size.
-
-    Raises:
-        FlowError: more steps than `head.solver.max_steps`.
-    """
+    """Results of Dormand-Prince first, then of Euler with each step size."""
     sizes: list[OfTask | None] = [None, *step_sizes]
     times = _milliseconds(head, on, task, sizes)
     median = on.learned_horizon(head, task)
@@ -152,11 +148,7 @@ def solvers(head: Head, on: Episodes, task: Task, step_sizes: Sequence[OfTask]) 
 
 
 def horizons(head: Head, on: Episodes, task: Task, values: Sequence[OfTask]) -> list[HorizonResult]:
-    """Results for T = 0 (the start alone), `values`, and the learned T, in ascending order.
-
-    Raises:
-        FlowError: the flow of an episode could not be solved up to a horizon.
-    """
+    """Results for T = 0 (the start alone), `values`, and the learned T, in ascending order."""
     learned = on.measure(adapted(head), task)
     median = on.learned_horizon(head, task)
     found: dict[float, HorizonResult] = {}

@@ -96,11 +96,7 @@ def _check_shapes(
     weights: Tensor | None,
     Y: Tensor,
 ) -> None:
-    """Refuse tensors other than those that `gradient_flow` documents.
-
-    Raises:
-        ValueError: the message names the tensor and its shape.
-    """
+    """Refuse, with a ValueError, tensors other than those that `gradient_flow` documents."""
     if not phi.is_floating_point():
         raise ValueError(f"phi must be floating point, got {phi.dtype}")
     if phi.ndim < 2 or W0.ndim < 2 or Y.ndim != phi.ndim:

@@ -16,12 +16,7 @@ _DIVIDED = ("image_folder", "image_csv")
 
 
 def check_run(config: Config, train: Sets, val: Sets, processes: int) -> None:
-    """Refuse a run that cannot be trained or validated to its end.
-
-    Raises:
-        ConfigError: no updates, or batches that the processes cannot share.
-        DataError: too few classes, or too few images of one, for the configured episodes.
-    """
+    """Refuse a run that cannot be trained or validated to its end."""
     if not config.updates:
         raise ConfigError(
             "updates is 0: nothing would be learned. Set updates to 1 or more, or make a bundle "

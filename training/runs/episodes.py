@@ -87,11 +87,7 @@ def _draw_shape(
 
 
 def episode_loss(model: MetaModel, batch: MetaBatch) -> Tensor:
-    """Mean query cross-entropy after adaptation, the objective of Algorithm 1.
-
-    Raises:
-        DivergedError: embeddings are not finite.
-    """
+    """Mean query cross-entropy after adaptation, the objective of Algorithm 1."""
     tasks, images = batch.images.shape[:2]
     ways, M, device = len(batch.shots), sum(batch.shots), batch.images.device
     embeddings = model.embeddings(batch.images.flatten(0, 1)).unflatten(0, (tasks, images))

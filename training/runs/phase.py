@@ -49,7 +49,9 @@ class Phase:
 
     def restore(self, last: Checkpoint) -> None:
         """Continue where a checkpoint was made."""
-        last.restore(self.module, self.optimiser, self.schedule)
+        self.module.load_state_dict(last.model)
+        self.optimiser.load_state_dict(last.optimiser)
+        self.schedule.load_state_dict(last.schedule)
         self.done, self.best, self._spent = last.update, last.best, last.seconds
 
     def step(self) -> None:

@@ -160,11 +160,6 @@ def pretrain(
 
     `out/pretraining.pt` holds the state after every epoch. A finished pre-training is reused, also
     by a run whose later phase is configured differently. The processes of a group share every batch.
-
-    Raises:
-        BackboneError: the teacher is not a usable bundle.
-        CheckpointError: `out` holds a run and `resume` is false, or one of another configuration.
-        DivergedError: the loss, or an embedding, is not finite.
     """
     group = group or Group()
     phase = Pretraining(model, images, group, command=command, hardware=hardware)

@@ -27,7 +27,7 @@ from tests.support.tiny import tiny_config, tiny_model
 from tests.trainer.backbones.test_frozen import EXPORT
 from tests.trainer.backbones.test_onnx_backbones import NORMALISATION, SIZE, write_model
 from tests.trainer.backbones.test_timm_backbones import PIXELS, TINY
-from training.bundles.calibration_images import load_calibration_images
+from training.bundles.int8 import load_calibration_images
 from training.bundles.rounding import LARGEST
 from training.checkpoint import Checkpoint
 from training.checkpoint_names import BEST
