@@ -46,7 +46,8 @@ def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0
             given, prepared, quantised = (
                 Path(workshop) / name for name in ("given.onnx", "prepared.onnx", "int8.onnx")
             )
-            onnx.save(_modern(model), given)
+            modern = opset(model) >= _LEAST_OPSET
+            onnx.save(model if modern else version_converter.convert_version(model, _LEAST_OPSET), given)
             # All sizes except the batch are fixed, so symbolic shape inference is not needed.
             quant_pre_process(given, prepared, skip_symbolic_shape=True)
             floats = onnx.load(prepared)
@@ -99,12 +100,6 @@ def _scales(rounded: Rounded) -> list[dict[str, Any]]:
     """What ONNX Runtime's quantiser is told of weights that are rounded already."""
     common = {"axis": rounded.axis, "quant_type": QuantType.QInt8, "zero_point": np.array(0, np.int8)}
     return [{**common, "scale": scale} for scale in rounded.scales]
-
-
-def _modern(model: ModelProto) -> ModelProto:
-    if opset(model) >= _LEAST_OPSET:
-        return model
-    return version_converter.convert_version(model, _LEAST_OPSET)
 
 
 def _outside(ordered: Sequence[NodeProto], float_layers: int) -> list[str]:

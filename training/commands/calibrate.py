@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 
 from comln_serve.bundle import Calibration, Head
@@ -69,12 +69,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run_calibrate)
 
 
-@dataclass(frozen=True)
-class _DomainTask:
-    """A task on the data set called `name`."""
-
-    name: str | None
-    episodes: OpenSetEpisodes
+_Part = tuple[str | None, OpenSetEpisodes]  # the name of a data set, and a task on it
 
 
 def run_calibrate(args: argparse.Namespace) -> int:
@@ -106,12 +101,12 @@ def run_calibrate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _calibrate(args: argparse.Namespace, head: Head, parts: Sequence[_DomainTask], command: str) -> Calibration:
+def _calibrate(args: argparse.Namespace, head: Head, parts: Sequence[_Part], command: str) -> Calibration:
     """The laws fitted to all parts; each part is measured with those of the other data sets, if there are others."""
-    predictions = [predict(head, part.episodes) for part in in_steps(parts, "fitting")]
+    predictions = [predict(head, episodes) for _, episodes in in_steps(parts, "fitting")]
 
     def fit(names: set[str | None]) -> Calibration:
-        chosen = [found for part, found in zip(parts, predictions, strict=True) if part.name in names]
+        chosen = [found for (name, _), found in zip(parts, predictions, strict=True) if name in names]
         shots, ways = ranges(chosen)
         return Calibration(
             log_temperature=fit_temperature(chosen),
@@ -126,14 +121,12 @@ def _calibrate(args: argparse.Namespace, head: Head, parts: Sequence[_DomainTask
             tasks=(),
         )
 
-    names = {part.name for part in parts}
+    names = {name for name, _ in parts}
     whole = fit(names)
     without = {name: fit(names - {name}) if len(names) > 1 else whole for name in names}
     measured = tuple(
-        measure(head, without[part.name], replace(part.episodes, seed=args.seed + 1)).model_copy(
-            update={"data": part.name}
-        )
-        for part in in_steps(parts, "measuring")
+        measure(head, without[name], replace(episodes, seed=args.seed + 1)).model_copy(update={"data": name})
+        for name, episodes in in_steps(parts, "measuring")
     )
     return whole.model_copy(update={"tasks": measured})
 
@@ -148,9 +141,9 @@ def _refuse_if_worse(calibration: Calibration) -> None:
         )
 
 
-def _stored_embeddings(head: Head, calibration: Calibration, parts: Sequence[_DomainTask]) -> StoredEmbeddings:
+def _stored_embeddings(head: Head, calibration: Calibration, parts: Sequence[_Part]) -> StoredEmbeddings:
     """int16 if no probability changes by more than is allowed, else float32; prints the change."""
-    change = max(largest_change(head, calibration, part.episodes) for part in in_steps(parts, "16 bits"))
+    change = max(largest_change(head, calibration, episodes) for _, episodes in in_steps(parts, "16 bits"))
     stored: StoredEmbeddings = "int16" if change <= ALLOWED_CHANGE else "float32"
     print(
         f"Embeddings of examples in 16 bits change a probability by {change:.1e} at most, {ALLOWED_CHANGE:g} is "
@@ -161,7 +154,7 @@ def _stored_embeddings(head: Head, calibration: Calibration, parts: Sequence[_Do
 
 def _domain_tasks(
     args: argparse.Namespace, subject: Subject, domains: Sequence[Domain], tasks: list[Task]
-) -> list[_DomainTask]:
+) -> list[_Part]:
     """Every task on every data set, by default those that all data allow. All data are read before any are embedded."""
     read = [(domain, load_measured(args, domain, tasks)) for domain in domains]
     smallest = min((data for _, data in read), key=lambda data: data.n_classes)
@@ -172,12 +165,10 @@ def _domain_tasks(
         for _, data in read:
             for task in tasks:
                 check_open_set(data, task)
-    parts: list[_DomainTask] = []
+    parts: list[_Part] = []
     for domain, data in read:
         embedded = data.embedded(subject.embed)
-        parts += [
-            _DomainTask(domain.recorded, OpenSetEpisodes(embedded, task, args.episodes, args.seed)) for task in tasks
-        ]
+        parts += [(domain.recorded, OpenSetEpisodes(embedded, task, args.episodes, args.seed)) for task in tasks]
     return parts
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from training.commands.options import add_repeatable
 from training.commands.subject import Subject
 from training.config import ConfigError, DataConfig
 from training.config.data import SEVERAL, Use
@@ -70,22 +71,20 @@ def add_data_arguments(command: argparse.ArgumentParser) -> None:
         help="folder or archive of images; evaluate and calibrate take several, by default named after their folders",
     )
     command.add_argument("--split", default="val", choices=SPLITS, help="all: every class of the data (default val)")
-    command.add_argument(
+    add_repeatable(
+        command,
         "--kind",
-        action="append",
-        default=[],
-        metavar="[NAME=]KIND",
-        dest="kinds",
-        help=f"how the data, or the data set of this name, is read: {', '.join(KINDS)} (default: as the "
+        "kinds",
+        "[NAME=]KIND",
+        f"how the data, or the data set of this name, is read: {', '.join(KINDS)} (default: as the "
         "bundle's own training data; if these were several data sets, as the one of the same name)",
     )
-    command.add_argument(
+    add_repeatable(
+        command,
         "--group",
-        action="append",
-        default=[],
-        metavar="[NAME=]REGEX",
-        dest="groups",
-        help="searched for in file names: images with the same first group of the match, or the same "
+        "groups",
+        "[NAME=]REGEX",
+        "searched for in file names: images with the same first group of the match, or the same "
         "whole match, are never in both the support and the query set of an episode; empty: no groups "
         "(default: as the bundle's own training data)",
     )

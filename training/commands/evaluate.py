@@ -11,7 +11,7 @@ from training.bundles.manifest import record_measurements
 from training.commands.domains import Domain, find_domains
 from training.commands.head_settings import HeadSettings, heads_to_measure
 from training.commands.measuring import add_measuring_arguments, load_measured, open_measured, repeating_command, say
-from training.commands.options import check_out, positive
+from training.commands.options import add_repeatable, check_out, positive
 from training.commands.subject import Subject
 from training.config import ConfigError
 from training.data import ImageSet
@@ -35,15 +35,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="all|NAME,NAME...",
         help=f"measure simple heads on the same episodes: {', '.join(BASELINES)}",
     )
-    command.add_argument(
-        "--set",
-        type=_setting,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        dest="settings",
-        help="a simple head's setting, e.g. --set svm=1; repeatable",
-    )
+    text = "a simple head's setting, e.g. --set svm=1; repeatable"
+    add_repeatable(command, "--set", "settings", "NAME=VALUE", text, _setting)
     command.add_argument(
         "--choose",
         action="store_true",

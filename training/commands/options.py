@@ -8,9 +8,21 @@ from pathlib import Path
 from training.config import ConfigError
 
 
+def add_repeatable(
+    command: argparse.ArgumentParser,
+    option: str,
+    values: str,
+    metavar: str,
+    help_text: str,
+    kind: Callable[[str], object] = str,
+) -> None:
+    """An option that may be given several times; `values` of the arguments is the list of what was given."""
+    command.add_argument(option, type=kind, action="append", default=[], metavar=metavar, dest=values, help=help_text)
+
+
 def add_overrides(command: argparse.ArgumentParser, help_text: str) -> None:
     """`--set KEY=VALUE`, repeatable, as `overrides`."""
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=help_text)
+    add_repeatable(command, "--set", "overrides", "KEY=VALUE", help_text)
 
 
 def at_least(least: int) -> Callable[[str], int]:

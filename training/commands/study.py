@@ -13,7 +13,7 @@ from training.commands.measuring import (
     open_measured,
     repeating_command,
 )
-from training.commands.options import check_out, positive
+from training.commands.options import add_repeatable, check_out, positive
 from training.evaluation.study import HORIZON_FACTORS, STEP_COUNTS, Episodes, fixed, horizons, multiple, part, solvers
 from training.evaluation.study_report import Study
 
@@ -21,25 +21,12 @@ from training.evaluation.study_report import Study
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_measuring_arguments(command, episodes=300)
-    command.add_argument(
-        "--step-size",
-        type=positive,
-        action="append",
-        default=[],
-        metavar="H",
-        dest="step_sizes",
-        help=f"of Euler, in flow time; repeatable (default: T in {', '.join(map(str, STEP_COUNTS))} steps)",
+    text = f"of Euler, in flow time; repeatable (default: T in {', '.join(map(str, STEP_COUNTS))} steps)"
+    add_repeatable(command, "--step-size", "step_sizes", "H", text, positive)
+    text = (
+        "to measure besides the learned one; repeatable (default: half decades from 1e-4 to 100 times the learned one)"
     )
-    command.add_argument(
-        "--horizon",
-        type=positive,
-        action="append",
-        default=[],
-        metavar="T",
-        dest="horizons",
-        help="to measure besides the learned one; repeatable (default: half decades from 1e-4 to "
-        "100 times the learned one)",
-    )
+    add_repeatable(command, "--horizon", "horizons", "T", text, positive)
     command.add_argument(
         "--out", type=Path, required=True, help="folder for study.md, solvers.csv, horizons.csv and study.png"
     )

@@ -105,18 +105,18 @@ def run_wrap(args: argparse.Namespace) -> int:
     )
     check_to(args)
     try:
-        inspection = inspect_model(args.model, options)
+        config, findings = inspect_model(args.model, options)
         print(f"{args.model}:")
-        print(_table(inspection.findings), flush=True)
-        command = _command(args.model, inspection.findings, options)
-        wrapped = wrap_model(inspection, args.to, about, command)
+        print(_table(findings), flush=True)
+        command = _command(args.model, findings, options)
+        embedding_size, warning = wrap_model(config, args.to, about, command)
     except (BackboneError, ConfigError) as error:
         # Messages name keys of a recipe; this command has options instead.
         message = _KEY.sub(lambda key: f"--{key[1].replace('_', '-')}", str(error))
         raise type(error)(message) from error
-    if wrapped.warning is not None:
-        print(f"WARNING: {wrapped.warning}\n", file=sys.stderr)
-    print(f"wrote {args.to}: embeddings of {wrapped.embedding_size} numbers, divided by their norm. To serve it:\n")
+    if warning is not None:
+        print(f"WARNING: {warning}\n", file=sys.stderr)
+    print(f"wrote {args.to}: embeddings of {embedding_size} numbers, divided by their norm. To serve it:\n")
     print(_next_steps(args.to))
     return 0
 

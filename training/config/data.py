@@ -62,15 +62,11 @@ class SourceConfig(Section):
         return group
 
     @model_validator(mode="after")
-    def _options_of_the_kind(self) -> Self:
+    def _options(self) -> Self:
         if self.rotations and self.kind != "omniglot":
             raise ValueError(f'rotations are for kind "omniglot", not {self.kind!r}')
         if self.splits is not None and self.kind != "image_folder":
             raise ValueError(f'splits are for kind "image_folder", not {self.kind!r}')
-        return self
-
-    @model_validator(mode="after")
-    def _shares_of_a_whole(self) -> Self:
         if not 0.999 <= sum(self.class_shares) <= 1.001:
             raise ValueError(f"class_shares must sum to 1, got {self.class_shares}")
         return self
@@ -123,13 +119,9 @@ class DataConfig(SourceConfig):
     preprocessing: Preprocessing = Preprocessing(image_size=84)
 
     @model_validator(mode="after")
-    def _preprocessing_of_images(self) -> Self:
+    def _preprocessing_and_sets(self) -> Self:
         if "preprocessing" not in self.model_fields_set and self.kind != "embeddings":
             raise ValueError("preprocessing is needed, such as {image_size: 84}")
-        return self
-
-    @model_validator(mode="after")
-    def _several_sets(self) -> Self:
         if self.kind != SEVERAL:
             if self.sets:
                 raise ValueError(f'sets are for kind "several", not {self.kind!r}')
