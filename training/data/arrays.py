@@ -59,9 +59,9 @@ def load_npz(path: Path, key: str) -> NDArray[Any]:
 
 def entry(content: object, key: str, path: Path) -> object:
     """The value of `key` in a pickled dictionary; DataError if there is none."""
-    found = keys(content)
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected a dictionary with {key!r}, found {describe(content)}")
+    found = keys(content)
     if key not in found:
         raise DataError(f"{path}: no {key!r}; it holds {', '.join(map(repr, found)) or 'nothing'}")
     return found[key]
