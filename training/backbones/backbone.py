@@ -27,8 +27,7 @@ class Backbone(nn.Module):
     pixels as the trainer. Kind "identity" takes embeddings (B, d) float32 instead.
 
     Attributes:
-        network: without preprocessing. pixels: converts images to its input; None if it takes
-            images itself.
+        network: without preprocessing. pixels: converts images to its input; None if it takes images itself.
         embedding_size: d.
         frozen: no parameter is learned, and batch norm and dropout stay in evaluation mode.
         mirror_apart: whether images and their mirror images are two batches, or one of both. The smaller activations of
@@ -41,8 +40,7 @@ class Backbone(nn.Module):
         """Build the network, with random weights or those that the recipe names.
 
         Args:
-            pretrained: false does not load the named weights, because those of a checkpoint will
-                replace them.
+            pretrained: false does not load the named weights, because those of a checkpoint will replace them.
 
         Raises:
             BackboneError: the network or its weights do not exist, cannot be read or do not fit.

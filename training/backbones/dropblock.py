@@ -16,8 +16,7 @@ class DropBlock(nn.Module):
     preserves the mean. The rate grows linearly from 0 to `config.rate` over `config.updates` updates.
 
     Attributes:
-        updates: () int64, training batches seen; part of the state, so that a resumed run continues
-            with the same rate.
+        updates: () int64, training batches seen; part of the state, so that a resumed run continues with the same rate.
     """
 
     updates: Tensor

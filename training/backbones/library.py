@@ -56,8 +56,7 @@ def library_network(config: BackboneConfig, image_size: int, *, pretrained: bool
 def _read_weights(path: Path) -> dict[str, Tensor]:
     """The state dict in a .pt, .pth or .safetensors file, name -> tensor on the CPU.
 
-    Dictionaries in which training scripts wrap it, and the prefix "module." of data-parallel
-    training, are removed.
+    Dictionaries in which training scripts wrap it, and the prefix "module." of data-parallel training, are removed.
     """
     try:
         content: Any = (

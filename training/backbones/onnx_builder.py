@@ -54,8 +54,7 @@ def bundle_graph(
 def store_in_half(model: ModelProto) -> None:
     """Store large float32 weights in 16 bits, each followed by a cast back to 32 bits.
 
-    ONNX Runtime does the casts once, when it opens the graph. Weights beyond the range of 16 bits
-    are left as they are.
+    ONNX Runtime does the casts once, when it opens the graph. Weights beyond the range of 16 bits are left as they are.
     """
     graph, builder = model.graph, GraphBuilder(model)
     casts: list[NodeProto] = []

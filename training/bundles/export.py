@@ -44,9 +44,8 @@ def with_backbone(checkpoint: Checkpoint, overrides: tuple[str, ...]) -> Checkpo
     """The checkpoint with another backbone: for a run on embeddings, the network that computes them.
 
     Args:
-        overrides: `backbone.key=value` and `data.preprocessing.key=value` for a run on embeddings.
-            A run on an ONNX file takes `backbone.path=...`, if the file has been moved, and every
-            run takes `backbone.mirror=...`.
+        overrides: `backbone.key=value` and `data.preprocessing.key=value` for a run on embeddings. A run on an ONNX
+            file takes `backbone.path=...`, if the file has been moved, and every run takes `backbone.mirror=...`.
 
     Raises:
         ConfigError: the configuration is not usable.

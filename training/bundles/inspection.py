@@ -50,8 +50,7 @@ class WrapOptions:
     """Properties of the model that the caller gives; None: found in the graph.
 
     Attributes:
-        mean, std: of pixel values in [0, 1], in the order of the graph's channels; a single value
-            is for all channels.
+        mean, std: of pixel values in [0, 1], in the order of the graph's channels; a single value is for all channels.
         normalisation: instead of mean and std: ImageNet's, 0.5 and 0.5 ("half"), values in [0, 1]
             ("none") or 0 to 255 ("raw").
         crop_fraction: of `Preprocessing`; None: the whole square.

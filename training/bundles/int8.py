@@ -37,8 +37,7 @@ def quantise_bundle(
         float_layers: how many convolutions and matrix products at the beginning stay in float32.
 
     Raises:
-        ExportError: the graph cannot be quantised, or its embeddings differ too much from those in
-            float32.
+        ExportError: the graph cannot be quantised, or its embeddings differ too much from those in float32.
     """
     bundle = load_bundle(source)
     quantised = quantise(onnx.load_from_string(bundle.backbone), images, float_layers)

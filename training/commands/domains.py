@@ -27,8 +27,7 @@ class Domain:
     Attributes:
         name: shown in tables. recorded: name in the bundle's manifest; None if it is the only data
             set and was given no name.
-        root: folder or archive. config: how it is read. use: what its classes were used for in the
-            bundle's training.
+        root: folder or archive. config: how it is read. use: what its classes were used for in the bundle's training.
         options: the options of the command line that read it, without `--data`.
     """
 

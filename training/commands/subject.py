@@ -1,7 +1,6 @@
 """The model to measure: a bundle, as the server runs it, or the best checkpoint of a run.
 
-A run on embeddings cannot become a bundle without the network that computes them, but it can be
-measured on embeddings.
+A run on embeddings cannot become a bundle without the network that computes them, but it can be measured on embeddings.
 """
 
 from dataclasses import dataclass

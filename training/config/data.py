@@ -29,10 +29,9 @@ class SourceConfig(Section):
             split, relative to the data; null: <split> folders if there are any, else class_shares.
         class_shares: image_folder and image_csv without splits of their own: shares of the classes
             for train, val and test.
-        group: a regular expression that is searched for in file names. Images of a class with the
-            same text in the match's first group (or in the whole match) are nearly the same, such
-            as frames of one video, and are never in both the support and the query set of an
-            episode.
+        group: a regular expression that is searched for in file names. Images of a class with the same text in the
+            match's first group (or in the whole match) are nearly the same, such as frames of one video, and are never
+            in both the support and the query set of an episode.
     """
 
     kind: Literal[
@@ -111,8 +110,7 @@ class DataConfig(SourceConfig):
     Attributes:
         kind: of the one data set, or "several".
         sets: several: the data sets. The keys of `SourceConfig` are then given for each of them.
-        preprocessing: resize-and-crop policy, which a bundle of the run also has; not for
-            embeddings.
+        preprocessing: resize-and-crop policy, which a bundle of the run also has; not for embeddings.
     """
 
     sets: tuple[DataSetConfig, ...] = ()
@@ -155,11 +153,9 @@ class AugmentationConfig(Section):
     """Random changes of training images; none by default.
 
     Attributes:
-        crop_padding: random crops of the original size from the image padded with this many black
-            pixels.
+        crop_padding: random crops of the original size from the image padded with this many black pixels.
         flip: half of the images are mirrored.
-        jitter: brightness, contrast and saturation are multiplied by factors from 1 - jitter to
-            1 + jitter.
+        jitter: brightness, contrast and saturation are multiplied by factors from 1 - jitter to 1 + jitter.
     """
 
     crop_padding: Annotated[int, Field(ge=0)] = 0

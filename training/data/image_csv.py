@@ -1,9 +1,8 @@
 """Images listed in CSV files with a header line.
 
-Either one file with columns `path`, `label` and, if you split the classes yourself, `split`; paths
-are relative to the file. Or a folder with `train.csv`, `val.csv` and `test.csv` with columns
-`filename`, `label`, and the images in `images/`, as miniImageNet is often distributed. Both column
-names, `path` and `filename`, work in both.
+Either one file with columns `path`, `label` and, if you split the classes yourself, `split`; paths are relative to the
+file. Or a folder with `train.csv`, `val.csv` and `test.csv` with columns `filename`, `label`, and the images in
+`images/`, as miniImageNet is often distributed. Both column names, `path` and `filename`, work in both.
 """
 
 import csv

@@ -1,9 +1,8 @@
 """Any image folder: `<root>/<split>/<class>/<image>`, or `<root>/<class>/<image>`.
 
-A class may be nested deeper, `<root>/<group>/<class>/<image>`: the folder that directly contains
-images is the class, and its path below the root, or below the split, is its name. Without split
-folders the classes are split by the user's lists, or else by the configured shares, always the same
-way.
+A class may be nested deeper, `<root>/<group>/<class>/<image>`: the folder that directly contains images is the class,
+and its path below the root, or below the split, is its name. Without split folders the classes are split by the user's
+lists, or else by the configured shares, always the same way.
 """
 
 from collections.abc import Mapping, Sequence

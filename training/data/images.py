@@ -39,9 +39,8 @@ class ImageSet:
         names: name of each base class.
         rotations: 1, or 4 if each base class is four classes, one for each quarter turn.
         files: (n,) file name of each image, None if the images are stored in arrays.
-        groups: (n,) group of each image, such as frames of one video, which are nearly the same
-            image; None if there are no groups. A query of an episode is never in the same group as
-            a support image.
+        groups: (n,) group of each image, such as frames of one video, which are nearly the same image; None if there
+            are no groups. A query of an episode is never in the same group as a support image.
     """
 
     images: NDArray[Any]

@@ -5,9 +5,8 @@ size). Its default is the published value or scikit-learn's, if there is one; ot
 chosen on other classes (`training.evaluation.choose`). The heads named "-cv" choose it in every task
 from the support images (`training.evaluation.cross_validation`).
 
-With unequal shots every class has the same weight (an example's is M / (N n_c), with n_c the number
-of examples of its class), since there are equally many queries of each class. With equal shots all
-weights are 1.
+With unequal shots every class has the same weight (an example's is M / (N n_c), with n_c the number of examples of its
+class), since there are equally many queries of each class. With equal shots all weights are 1.
 
 phi (M, d) are support embeddings, N is the number of classes. With several views of an image, (M, V, d), each is an
 example, as for the bundle's own head. The weights of the penalised heads are in the span of phi, so these heads depend
@@ -53,8 +52,7 @@ class Baseline:
         make: makes the head from the bundle's own (for its start) and the setting's value.
         setting: name of the setting, "" if there is none.
         value: default of the setting; None if it has to be chosen.
-        grid: values to choose from, in units of the mean squared norm of the embeddings to the
-            power `power`.
+        grid: values to choose from, in units of the mean squared norm of the embeddings to the power `power`.
     """
 
     words: str

@@ -37,21 +37,18 @@ def fit(config: Config, train: Data, val: Data, out: Path, *, resume: bool, comm
     """Train to `config.updates` updates and return the best checkpoint by validation accuracy.
 
     `out` receives `last.pt`, `best.pt`, the log, `report.html`, a hash of the data, and `pretraining.pt` if there is
-    pre-training. All random numbers of an update depend on the seed and the update's number alone,
-    so a run that was killed and resumed gives the same result as one that never stopped. Under
-    `torchrun` the processes share each update's tasks. With a frozen backbone every image is
-    embedded once, and training runs on the embeddings.
+    pre-training. All random numbers of an update depend on the seed and the update's number alone, so a run that was
+    killed and resumed gives the same result as one that never stopped. Under `torchrun` the processes share each
+    update's tasks. With a frozen backbone every image is embedded once, and training runs on the embeddings.
 
     Args:
-        train, val: one data set, or several by their names. With several, every training task is
-            drawn from one of them, and the best checkpoint is the one with the best mean over the
-            validation sets and tasks.
+        train, val: one data set, or several by their names. With several, every training task is drawn from one of
+            them, and the best checkpoint is the one with the best mean over the validation sets and tasks.
         command: what the user typed, for the model card.
 
     Raises:
         ConfigError: no updates, or tasks that the processes cannot share evenly.
-        CheckpointError: `out` holds a run and `resume` is false, or one of another configuration or on
-            other data.
+        CheckpointError: `out` holds a run and `resume` is false, or one of another configuration or on other data.
         DataError: too few classes, or images of a class, for the configured episodes.
         DivergedError: losses or embeddings are no longer finite.
     """
