@@ -65,9 +65,10 @@ def main(argv: list[str] | None = None) -> int:
             if given[:1] == [name]:
                 module: Any = importlib.import_module(f"training.commands.{name}")
                 module.add_arguments(command)
+                command.set_defaults(run=module.run)
         args = parser.parse_args(given)
-        status: int = args.run(args)
+        args.run(args)
     except _CORRECTABLE as error:
         print(f"comln-train: {error}", file=sys.stderr)
         return 2
-    return status
+    return 0

@@ -1,17 +1,18 @@
 """Networks of torchvision and timm without their classifier, with weights from files, other pooling, inner layers."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from training.backbones.efficientnet_names import is_port, timm_names
+from training.backbones.efficientnet_names import timm_names
 from training.backbones.layers import Layers
-from training.backbones.pooling import pool_by
+from training.backbones.pooling import CentrePooling
 from training.backbones.torchvision_model import torchvision_network
 from training.config import BackboneConfig
+from training.config.backbone import PoolingConfig
 from training.errors import BackboneError
 
 
@@ -36,7 +37,7 @@ def library_network(config: BackboneConfig, image_size: int, *, pretrained: bool
     if config.weights_file is not None and pretrained:
         path = Path(config.weights_file)
         state = _read_weights(path)
-        if config.kind == "timm" and is_port(state):
+        if config.kind == "timm":
             state = timm_names(state, network.state_dict())
         # The network has no classifiers, so their weights are not loaded.
         dropped = tuple(f"{classifier}." for classifier in classifiers)
@@ -45,7 +46,7 @@ def library_network(config: BackboneConfig, image_size: int, *, pretrained: bool
         except RuntimeError as error:
             raise BackboneError(f"{path} holds no weights of {name}: {error}") from error
     if config.pooling is not None:
-        pool_by(network, config.pooling, pooling, name)
+        _pool_by(network, config.pooling, pooling, name)
     size = _embedding_size(network, name, image_size)
     if not config.layers:
         return network, size
@@ -95,3 +96,21 @@ def _embedding_size(network: nn.Module, name: str, image_size: int) -> int:
     if embedding.ndim != 2:
         raise BackboneError(f"{name} gives {tuple(embedding.shape)}, not one vector per image")
     return int(embedding.shape[1])
+
+
+def _pool_by(network: nn.Module, config: PoolingConfig, kind: type[nn.Module], name: str) -> None:
+    """Replace the last pooling of a library's network, in place.
+
+    Args:
+        kind: the library's class of pooling layers.
+        name: of the network, for error messages.
+    """
+    found = [key for key, part in network.named_modules() if isinstance(part, kind)]
+    last = network.get_submodule(found[-1]) if found else None
+    probe = None if last is None else cast("Tensor", last(torch.ones(1, 1, 8, 8)))
+    if probe is None or probe.numel() != 1:
+        raise BackboneError(
+            f"backbone.pooling replaces the layer that takes the mean of the last feature map; {name} has none, or one "
+            "with channels last. Leave pooling out, or use another network"
+        )
+    network.set_submodule(found[-1], CentrePooling(config.sigma, config.power, keep_dimensions=probe.ndim == 4))

@@ -66,13 +66,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         f"probability by more than {ALLOWED_CHANGE:g} in these episodes",
     )
     command.add_argument("--dry-run", action="store_true", help="print, but do not change the bundle")
-    command.set_defaults(run=run_calibrate)
 
 
 _Part = tuple[str | None, OpenSetEpisodes]  # the name of a data set, and a task on it
 
 
-def run_calibrate(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Fit on the episodes of a seed, measure on those of the next seed, print, record.
 
     With several data sets, each is measured with the laws fitted to all the others: this is how
@@ -98,7 +97,6 @@ def run_calibrate(args: argparse.Namespace) -> int:
     if not args.dry_run:
         record_calibration(args.bundle, manifest, calibration, stored)
         print(f"recorded in {args.bundle}", file=sys.stderr)
-    return 0
 
 
 def _calibrate(args: argparse.Namespace, head: Head, parts: Sequence[_Part], command: str) -> Calibration:

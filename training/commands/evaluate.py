@@ -46,11 +46,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--format", choices=get_args(Format), default="text")
     command.add_argument("--out", type=Path, help="write the report to this file too")
     command.add_argument("--record", action="store_true", help="add the results to bundle.json and the model card")
-    command.set_defaults(run=run_evaluate)
 
 
-def run_evaluate(args: argparse.Namespace) -> int:
-    """Measure, print, write, record; returns the exit status."""
+def run(args: argparse.Namespace) -> None:
+    """Measure, print, write, record."""
     if args.out is not None:
         if args.out.is_dir():
             raise ConfigError(f"--out {args.out} is a folder; name a file")
@@ -82,7 +81,6 @@ def run_evaluate(args: argparse.Namespace) -> int:
         with writing(args.out):
             args.out.parent.mkdir(parents=True, exist_ok=True)
             args.out.write_text(text + "\n", encoding="utf-8")
-    return 0
 
 
 def _measure_task(

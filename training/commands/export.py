@@ -59,11 +59,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--set backbone.path=model.onnx; for a run on an ONNX file: where the file is now; for "
         "any run on images: backbone.mirror=true",
     )
-    command.set_defaults(run=run_export)
 
 
-def run_export(args: argparse.Namespace) -> int:
-    """Write the bundle; returns the exit status."""
+def run(args: argparse.Namespace) -> None:
+    """Write the bundle."""
     about = About(description=args.description, licence=args.licence, data=args.data_description, notes=args.notes)
     if args.int8 != (args.calibration is not None):
         raise ExportError(
@@ -93,7 +92,6 @@ def run_export(args: argparse.Namespace) -> int:
             "It replaced the bundle that was there, with the accuracies and the calibration recorded in it. "
             "Classifiers made with another network or preprocessing cannot predict unless that is served again."
         )
-    return 0
 
 
 def _export_int8(checkpoint: "Checkpoint", about: About, args: argparse.Namespace) -> None:

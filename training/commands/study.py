@@ -30,11 +30,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--out", type=Path, required=True, help="folder for study.md, solvers.csv, horizons.csv and study.png"
     )
-    command.set_defaults(run=run_study)
 
 
-def run_study(args: argparse.Namespace) -> int:
-    """Measure, print, write; returns the exit status."""
+def run(args: argparse.Namespace) -> None:
+    """Measure, print, write."""
     check_out(args.out)
     subject, tasks = open_measured(args)
     domain, head = one_domain(args, subject), subject.head
@@ -58,4 +57,3 @@ def run_study(args: argparse.Namespace) -> int:
     )
     study.write(args.out)
     print(study.markdown())
-    return 0

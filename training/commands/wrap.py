@@ -91,11 +91,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--description", help="what the model is for")
     command.add_argument("--data-description", default=NOT_STATED, help="what it was trained on")
     command.add_argument("--licence", default=NOT_STATED, help="licence of the weights")
-    command.set_defaults(run=run_wrap)
 
 
-def run_wrap(args: argparse.Namespace) -> int:
-    """Inspect, print the findings, wrap, print what to run next; returns the exit status."""
+def run(args: argparse.Namespace) -> None:
+    """Inspect, print the findings, wrap, print what to run next."""
     options = WrapOptions(**{name: getattr(args, name) for name in _OPTIONS})
     about = About(
         description=args.description or f"{args.model.name}, wrapped as it is.",
@@ -118,7 +117,6 @@ def run_wrap(args: argparse.Namespace) -> int:
         print(f"WARNING: {warning}\n", file=sys.stderr)
     print(f"wrote {args.to}: embeddings of {embedding_size} numbers, divided by their norm. To serve it:\n")
     print(_next_steps(args.to))
-    return 0
 
 
 def _numbers(text: str) -> tuple[float, ...]:
