@@ -57,12 +57,12 @@ def run(args: argparse.Namespace) -> None:
     subject, tasks = open_measured(args)
     if args.record and subject.bundle is None:
         raise ConfigError(f"{args.bundle} is a run; --record needs a bundle, see export")
-    names, notes = heads_to_measure(args)
+    names, chosen, notes = heads_to_measure(args)
     # All data sets are read before the first is measured, so that a mistake shows at once.
     embedded: list[tuple[Domain, HeadSettings, ImageSet]] = []
     for domain in find_domains(args, subject):
         data = load_measured(args, domain, tasks)
-        settings = HeadSettings(args, names, subject, domain)
+        settings = HeadSettings(args, chosen, subject, domain)
         say(f"{domain.name}, {args.split}: embedding {len(data.images)} images")
         embedded.append((domain, settings, data.embedded(subject.embed)))
     results = [

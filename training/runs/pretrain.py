@@ -26,7 +26,7 @@ from training.errors import DivergedError
 from training.model import MetaModel
 from training.runs.augmentation import Draw, augment, draw
 from training.runs.distillation import Teacher
-from training.runs.distributed import Group, average_gradients
+from training.runs.distributed import ALONE, Group, average_gradients
 from training.runs.log import RunLog
 from training.runs.optimiser import half_cosine, sgd, weight_decay_groups
 from training.runs.phase import Phase
@@ -151,14 +151,13 @@ def pretrain(
     *,
     resume: bool,
     command: str = "",
-    group: Group | None = None,
+    group: Group = ALONE,
 ) -> float:
     """Train `model.backbone` for the configured epochs; returns the seconds it took.
 
     `out/pretraining.pt` holds the state after every epoch. A finished pre-training is reused, also
     by a run whose later phase is configured differently. The processes of a group share every batch.
     """
-    group = group or Group()
     phase = Pretraining(model, images, group, command)
     last = resume_from(out / PRETRAINING, model.config, resume=resume, part=_part)
     if last is not None:
