@@ -16,6 +16,7 @@ instead of d, with the same scores.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,38 +117,6 @@ def ridge_with_intercept(
     return level + ((query - centre) @ Z.T) @ np.linalg.solve(K, targets - level)
 
 
-def logistic_regression(
-    phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float
-) -> Array:
-    """scikit-learn's multinomial `LogisticRegression`, with its intercept."""
-    model = LogisticRegression(C=C, class_weight="balanced", tol=_LOGISTIC_TOLERANCE, max_iter=_LOGISTIC_ITERATIONS)
-    return _scores(model, *coordinates(phi, query), classes, ways)
-
-
-def svm(phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float) -> Array:
-    """Crammer and Singer's (2001) SVM: |W|^2 / 2 + C sum of hinge losses, no intercept.
-
-    The head of MetaOptNet-SVM (Lee et al. 2019).
-    """
-    model = LinearSVC(
-        multi_class="crammer_singer",
-        C=C,
-        class_weight="balanced",
-        fit_intercept=False,
-        max_iter=_SVM_ITERATIONS,
-        random_state=0,
-    )
-    return _scores(model, *coordinates(phi, query), classes, ways)
-
-
-def svm_one_against_rest(
-    phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float
-) -> Array:
-    """scikit-learn's `LinearSVC`: one against the rest, squared hinge loss, with intercept."""
-    model = LinearSVC(C=C, class_weight="balanced", max_iter=_SVM_ITERATIONS, random_state=0)
-    return _scores(model, *coordinates(phi, query), classes, ways)
-
-
 def coordinates(
     phi: NDArray[np.floating], query: NDArray[np.floating]
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
@@ -164,16 +133,30 @@ def normalised(x: NDArray[np.floating]) -> Array:
     return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(np.float64).tiny)
 
 
-def _scores(
-    model: LogisticRegression | LinearSVC,
-    Z: NDArray[np.floating],
-    query: NDArray[np.floating],
-    classes: Classes,
-    ways: int,
-) -> Array:
-    scores: Array = model.fit(Z, classes).decision_function(query)
-    # For two classes scikit-learn gives one score, the difference of the logits: plus and minus half of it.
-    return scores if ways > 2 else np.stack([-scores, scores], axis=1) / 2
+def _by_scikit_learn(model: Callable[[float], LogisticRegression | LinearSVC]) -> Scored:
+    """The head that a model of scikit-learn is, made from its C."""
+
+    def fit(phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float) -> Array:
+        Z, Zq = coordinates(phi, query)
+        scores: Array = model(C).fit(Z, classes).decision_function(Zq)
+        # For two classes scikit-learn gives one score, the difference of the logits: plus and minus half of it.
+        return scores if ways > 2 else np.stack([-scores, scores], axis=1) / 2
+
+    return fit
+
+
+logistic_regression = _by_scikit_learn(
+    lambda C: LogisticRegression(C=C, class_weight="balanced", tol=_LOGISTIC_TOLERANCE, max_iter=_LOGISTIC_ITERATIONS)
+)
+"""Multinomial, with its intercept."""
+
+_balanced_svm = partial(LinearSVC, class_weight="balanced", max_iter=_SVM_ITERATIONS, random_state=0)
+svm = _by_scikit_learn(lambda C: _balanced_svm(C=C, multi_class="crammer_singer", fit_intercept=False))
+"""Crammer and Singer's (2001): |W|^2 / 2 + C sum of hinge losses, no intercept: the head of MetaOptNet-SVM (Lee et al.
+2019)."""
+
+svm_one_against_rest = _by_scikit_learn(lambda C: _balanced_svm(C=C))
+"""One against the rest, squared hinge loss, with intercept."""
 
 
 def _penalised(fit: Scored, *, unit_length: bool) -> Callable[[Head, float], Classify]:
