@@ -12,22 +12,9 @@ from comln_serve.errors import StartupError
 from comln_serve.flow import FlowError
 from comln_serve.streams import write_utf8
 from training.config import ConfigError
-from training.data import DataError
-from training.errors import BackboneError, CheckpointError, DivergedError, ExportError, WriteError
+from training.errors import CorrectableError
 
-_CORRECTABLE = (
-    BackboneError,
-    BundleError,
-    CheckpointError,
-    ConfigError,
-    DataError,
-    DivergedError,
-    ExportError,
-    FlowError,
-    OSError,
-    StartupError,
-    WriteError,
-)
+_CORRECTABLE = (CorrectableError, ConfigError, BundleError, FlowError, OSError, StartupError)
 
 # Each is imported when it is asked for, and torch only where a command needs it: `wrap`, and measuring bundles, do not.
 _COMMANDS = {

@@ -139,7 +139,7 @@ class BackboneConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for key, kinds in _KEYS_OF_KINDS.items():
+        for kinds, key in ((kinds, key) for kinds, keys in _KEYS_OF_KINDS.items() for key in keys):
             given = getattr(self, key) != BackboneConfig.model_fields[key].default
             if given and self.kind not in kinds:
                 allowed = " or ".join(f'"{kind}"' for kind in kinds)
@@ -186,24 +186,13 @@ class BackboneConfig(Section):
 _TRAINED = ("conv4", "resnet12")
 _LIBRARIES = ("torchvision", "timm")
 _KEYS_OF_KINDS = {
-    "channels": _TRAINED,
-    "last_relu": ("conv4",),
-    "readout": ("conv4",),
-    "global_pooling": ("resnet12",),
-    "drop_block": ("resnet12",),
-    "architecture": _LIBRARIES,
-    "weights": _LIBRARIES,
-    "layers": _LIBRARIES,
-    "pooling": (*_LIBRARIES, "onnx"),
-    "warm_start": _TRAINED,
-    "frozen": ("conv4", *_LIBRARIES, "onnx", "identity"),
-    "path": ("onnx",),
-    "layout": ("onnx",),
-    "output": ("onnx",),
-    "reduction": ("onnx",),
-    "colour": (*_TRAINED, *_LIBRARIES, "onnx"),
-    "mean": (*_TRAINED, *_LIBRARIES, "onnx"),
-    "std": (*_TRAINED, *_LIBRARIES, "onnx"),
-    "mirror": (*_TRAINED, *_LIBRARIES, "onnx"),
+    _TRAINED: ("channels", "warm_start"),
+    ("conv4",): ("last_relu", "readout"),
+    ("resnet12",): ("global_pooling", "drop_block"),
+    _LIBRARIES: ("architecture", "weights", "layers"),
+    (*_LIBRARIES, "onnx"): ("pooling",),
+    ("conv4", *_LIBRARIES, "onnx", "identity"): ("frozen",),
+    ("onnx",): ("path", "layout", "output", "reduction"),
+    (*_TRAINED, *_LIBRARIES, "onnx"): ("colour", "mean", "std", "mirror"),
 }
 _NEEDED = {"architecture": _LIBRARIES, "path": ("onnx",), "embedding_size": ("identity",)}

@@ -10,6 +10,9 @@ from training.config.section import Fraction, NonNegative, Section
 
 Use = Literal["both", "train", "val"]
 
+PublicKind = Literal["omniglot", "miniimagenet", "tieredimagenet", "cifar_fs", "fc100", "cub"]
+"""Kinds of public data sets."""
+
 # "several" stands for the data sets in `sets`; every other kind is one data set.
 SEVERAL = "several"
 
@@ -34,18 +37,7 @@ class SourceConfig(Section):
             in both the support and the query set of an episode.
     """
 
-    kind: Literal[
-        "omniglot",
-        "miniimagenet",
-        "tieredimagenet",
-        "cifar_fs",
-        "fc100",
-        "cub",
-        "image_folder",
-        "image_csv",
-        "embeddings",
-        "several",
-    ]
+    kind: Literal[PublicKind, "image_folder", "image_csv", "embeddings", "several"]
     rotations: bool = False
     splits: str | dict[Literal["train", "val", "test"], str] | None = None
     class_shares: tuple[Fraction, Fraction, NonNegative] = (0.64, 0.16, 0.2)

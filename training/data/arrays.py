@@ -23,11 +23,7 @@ def load_data_and_labels(path: Path, preprocessing: Preprocessing) -> ImageSet:
 
 
 def load_image_cache(path: Path, preprocessing: Preprocessing) -> ImageSet:
-    """A pickle {"image_data": (n, H, W, 3) uint8, "class_dict": {class: indices}}, classes sorted.
-
-    Raises:
-        DataError: see `load_pickle`, `entry` and `pixels`; also an index that is out of range or of two classes.
-    """
+    """A pickle {"image_data": (n, H, W, 3) uint8, "class_dict": {class: indices}}, classes sorted."""
     content = load_pickle(path)
     images = pixels(entry(content, "image_data", path), f"{path}, 'image_data'")
     classes = entry(content, "class_dict", path)

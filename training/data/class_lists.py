@@ -74,10 +74,6 @@ def own_split(lists: str | Mapping[Any, str], root: Path, split: str) -> list[st
     Args:
         lists: a JSON file {split: [classes]}, or a file for each split: one class a line, or a
             JSON list. Files are relative to `root`.
-
-    Raises:
-        DataError: a file that is missing or has another format, no list for `split`, an empty list,
-            or a class that is listed twice.
     """
     if isinstance(lists, str):
         where: dict[str, Path] = dict.fromkeys(SPLITS, root / lists)

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from comln_serve.imaging import FORMATS, ImageError, Preprocessing, pixel_views, prepare_views
 from comln_serve.machine import usable_cpus
+from training.errors import CorrectableError
 
 ReadFile = Callable[[], bytes]
 Embed = Callable[[NDArray[Any]], NDArray[np.float32]]
@@ -24,7 +25,7 @@ _READ = (*FORMATS, "PPM")
 _MOST_NAMED = 20
 
 
-class DataError(ValueError):
+class DataError(CorrectableError, ValueError):
     """Data that is missing or not usable; the message names the file. Everything here that reads data raises it."""
 
 
