@@ -86,7 +86,7 @@ class GraphBuilder:
         nodes: list[NodeProto] = []
 
         def add(op: str, *inputs: str, **attributes: Any) -> str:
-            nodes.append(self.node("pixels", op, *inputs, **attributes))
+            nodes.append(self.node(f"pixels_{op.lower()}", op, *inputs, **attributes))
             return nodes[-1].output[0]
 
         x = add("Cast", images, to=TensorProto.FLOAT)
@@ -112,30 +112,30 @@ class GraphBuilder:
         x = self.graph.output[0].name
 
         def add(op: str, *inputs: str, **attributes: Any) -> str:
-            self.graph.node.append(self.node("embedding", op, *inputs, **attributes))
+            self.graph.node.append(self.node(f"embedding_{op.lower()}", op, *inputs, **attributes))
             return self.graph.node[-1].output[0]
 
         if flatten:
             x = add("Flatten", x, axis=1)
         x = add("Cast", x, to=TensorProto.FLOAT)
         if normalise:
-            self.graph.node.append(self.reduction("embedding", "ReduceL2", x, [1], keepdims=1))
+            self.graph.node.append(self.reduction("embedding_reducel2", "ReduceL2", x, [1], keepdims=1))
             norm = self.graph.node[-1].output[0]
             x = add("Div", x, add("Max", norm, self.constant("tiny", np.float32(1e-12))))
         if scale != 1.0:
             x = add("Mul", x, self.constant("scale", np.float32(scale)))
         self.graph.output[0].name = x
 
-    def node(self, purpose: str, op: str, *inputs: str, **attributes: Any) -> NodeProto:
-        """A node with one output, both named after its purpose and operator."""
-        made = self.fresh(f"{purpose}_{op.lower()}")
+    def node(self, name: str, op: str, *inputs: str, **attributes: Any) -> NodeProto:
+        """A node with one output, both of this name, or one like it that is not used yet."""
+        made = self.fresh(name)
         return helper.make_node(op, inputs, [made], name=made, **attributes)
 
-    def reduction(self, purpose: str, op: str, given: str, axes: list[int], *, keepdims: int) -> NodeProto:
+    def reduction(self, name: str, op: str, given: str, axes: list[int], *, keepdims: int) -> NodeProto:
         """A node that reduces axes, which are an attribute before operator set 18 and an input from there on."""
         if self.opset < 18:
-            return self.node(purpose, op, given, axes=axes, keepdims=keepdims)
-        return self.node(purpose, op, given, self.constant("axes", np.array(axes)), keepdims=keepdims)
+            return self.node(name, op, given, axes=axes, keepdims=keepdims)
+        return self.node(name, op, given, self.constant("axes", np.array(axes)), keepdims=keepdims)
 
     def declare_output(self, embedding_size: int) -> None:
         name = self.graph.output[0].name

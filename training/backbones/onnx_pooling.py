@@ -41,7 +41,7 @@ def weigh_centre(model: ModelProto, config: PoolingConfig, path: Path) -> None:
 
     def add(nodes: list[NodeProto], op: str, given: str, constant: object) -> str:
         number = builder.constant("centre", np.asarray(constant, dtype=np.float32))
-        nodes.append(builder.node("centre", op, given, number))
+        nodes.append(builder.node(f"centre_{op.lower()}", op, given, number))
         return nodes[-1].output[0]
 
     x = node.input[0]

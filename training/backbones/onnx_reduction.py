@@ -32,10 +32,11 @@ def reduce_output(model: ModelProto, reduction: Reduction, layout: Layout, path:
             f'{path}: backbone.reduction "{reduction}" takes {takes}; the output {name} is {list(shape)} for an image'
         )
     builder = GraphBuilder(model)
+    made = f"{name}_{reduction}"
     if reduction == "first":
-        node = builder.node(name, "Gather", name, builder.constant("first", np.array(0)), axis=1)
+        node = builder.node(made, "Gather", name, builder.constant("first", np.array(0)), axis=1)
     else:
-        node = builder.reduction(name, "ReduceMean", name, _positions(shape[1:], layout), keepdims=0)
+        node = builder.reduction(made, "ReduceMean", name, _positions(shape[1:], layout), keepdims=0)
     model.graph.node.append(node)
     model.graph.output[0].name = node.output[0]
 
