@@ -16,7 +16,7 @@ instead of d, with the same scores.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,12 +150,16 @@ logistic_regression = _by_scikit_learn(
 )
 """Multinomial, with its intercept."""
 
-_balanced_svm = partial(LinearSVC, class_weight="balanced", max_iter=_SVM_ITERATIONS, random_state=0)
-svm = _by_scikit_learn(lambda C: _balanced_svm(C=C, multi_class="crammer_singer", fit_intercept=False))
+
+def _balanced_svm(C: float, **options: Any) -> LinearSVC:
+    return LinearSVC(C=C, class_weight="balanced", max_iter=_SVM_ITERATIONS, random_state=0, **options)
+
+
+svm = _by_scikit_learn(lambda C: _balanced_svm(C, multi_class="crammer_singer", fit_intercept=False))
 """Crammer and Singer's (2001): |W|^2 / 2 + C sum of hinge losses, no intercept: the head of MetaOptNet-SVM (Lee et al.
 2019)."""
 
-svm_one_against_rest = _by_scikit_learn(lambda C: _balanced_svm(C=C))
+svm_one_against_rest = _by_scikit_learn(_balanced_svm)
 """One against the rest, squared hinge loss, with intercept."""
 
 
