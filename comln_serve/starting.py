@@ -20,7 +20,7 @@ from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.embedding_process.embedder import Embedder, listen_for_batches
 from comln_serve.engine.engine import Engine, load_models
-from comln_serve.engine.reloading import warn_of_absent
+from comln_serve.engine.served import warn_of_absent
 from comln_serve.errors import NotYetError, ServiceError, StartupError
 from comln_serve.logs import configure_logs, log_worker
 from comln_serve.machine import (

@@ -1,7 +1,7 @@
 """A line in which tenants take turns, and the requests of each tenant."""
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Generic, TypeVar
 
 _Member = TypeVar("_Member")
@@ -19,9 +19,9 @@ class Turns(Generic[_Member]):
     def __bool__(self) -> bool:
         return bool(self._groups)
 
-    def count(self, group: Hashable) -> int:
-        """How many members of a group wait."""
-        return len(self._groups.get(group, ()))
+    def members(self, group: Hashable) -> Sequence[_Member]:
+        """Those of a group that wait."""
+        return self._groups.get(group, ())
 
     def add(self, group: Hashable, member: _Member) -> None:
         """Let a member wait, behind the others of its group; the group behind the other groups, if it is new."""

@@ -61,8 +61,7 @@ class CalibrationTask(Part):
         known_refused, strangers_refused: shares of both kinds of images called unknown at the
             served threshold.
         suspects: null if classes have a single image.
-        data: name of the data set, measured with the laws fitted on all others; null if there is
-            only one data set.
+        data: name of the data set, measured with the laws fitted on all others; null if there is only one data set.
     """
 
     ways: int

@@ -1,7 +1,6 @@
 """The meta-learned head: the start of the flow, and how long a classifier follows it.
 
-Server and trainer both adapt through `Head.adapt`, so an accuracy measured by the trainer is that
-of the served model.
+Server and trainer both adapt through `Head.adapt`, so an accuracy measured by the trainer is that of the served model.
 """
 
 import math
@@ -57,20 +56,17 @@ class Head:
     place of M everywhere.
 
     Attributes:
-        start: W(0). "learned", the paper's W0, which fixes the number of classes; "zero", as a row
-            shared by all classes would cancel in the softmax; "prototype", alpha times the mean
-            embedding of each class.
-        horizon: T, in flow time; with `exponents`, T for one example, one class and embeddings of
-            length 1.
+        start: W(0). "learned", the paper's W0, which fixes the number of classes; "zero", as a row shared by all
+            classes would cancel in the softmax; "prototype", alpha times the mean embedding of each class.
+        horizon: T, in flow time; with `exponents`, T for one example, one class and embeddings of length 1.
         regularisation: lambda of lambda/2 ||W - W0||^2.
         weighting: "uniform": each example weighs 1/M (the paper); "balanced": each class 1/N.
         W0: (N, d) float32 for "learned", else None.
         alpha: scale of the prototypes for "prototype", else None.
-        similarity: rho, the expected cosine between two images of a class, for a levelled
-            "prototype" start, else None. Each class's row then has the direction of its mean and
-            alpha times the length sqrt(rho + (1 - rho) / k) that the mean of k unit vectors with
-            this cosine has. Actual lengths would favour classes whose few images happen to agree;
-            equal lengths would favour those with many.
+        similarity: rho, the expected cosine between two images of a class, for a levelled "prototype" start, else None.
+            Each class's row then has the direction of its mean and alpha times the length sqrt(rho + (1 - rho) / k)
+            that the mean of k unit vectors with this cosine has. Actual lengths would favour classes whose few images
+            happen to agree; equal lengths would favour those with many.
         shot_offset: beta of a "prototype" start. To the row of class n with k_n examples it adds
             beta (mean ln k - ln k_n) times the unit vector along the mean of the class means, which
             all embeddings have in common: a bias. Without it new images of classes with few examples get too small

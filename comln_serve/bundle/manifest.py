@@ -58,17 +58,8 @@ class Files(Part):
 
 
 class HeadEntry(Part):
-    """The head's scalars; its tensors are in `head.safetensors`. See `bundle.head.Head`.
-
-    Attributes:
-        ways: number of classes of a "learned" start, else null.
-        horizon: T, in flow time.
-        regularisation: lambda.
-        exponents: if the horizon depends on the task, else null.
-        similarity: rho of a levelled prototype start, else null.
-        shot_offset: beta of a prototype start, for unequal shots; 0: none.
-        whitening: r of the flow's metric; 0: the paper's flow.
-        horizon_rule: how T is set unless a request chooses.
+    """The head's scalars, see `bundle.head.Head`; `ways` is null but for a "learned" start. Its tensors are in
+    `head.safetensors`.
     """
 
     start: Start

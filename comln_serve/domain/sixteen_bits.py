@@ -1,8 +1,7 @@
 """Embeddings as whole numbers of 16 bits: half of what they take in a database.
 
-Each embedding has a scale of its own, such that its largest coordinate is close to 32767. The error of
-a coordinate is at most half a scale, 1.6e-5 of the largest coordinate. In float16 it would be up to
-4.9e-4 of each coordinate.
+Each embedding has a scale of its own, such that its largest coordinate is close to 32767. The error of a coordinate is
+at most half a scale, 1.6e-5 of the largest coordinate. In float16 it would be up to 4.9e-4 of each coordinate.
 
 Scales have 8 significant bits. A scale times a number of 15 bits is then exact in float32, so that
 rounded embeddings can be told from others, and stored and read without a further change.

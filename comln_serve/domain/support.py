@@ -105,27 +105,17 @@ class SupportSet:
         )
 
     def renamed(self, labels: Mapping[str, str]) -> "SupportSet":
-        """The support set under other labels. Classes that get the same label are merged.
+        """The support set with other labels for some of its classes, by the label that each has.
 
-        A merged class keeps the first of its thumbnails.
-
-        Args:
-            labels: new labels, by the label that a class has; the other classes keep theirs.
+        Classes that get the same label are merged, and keep the first of their thumbnails.
         """
         return self._labelled([labels.get(label, label) for label in self.labels])
 
     def relabelled(self, labels: Mapping[int, str]) -> "SupportSet":
-        """The support set with other labels for some of its examples.
+        """The support set with other labels for some of its examples, by number.
 
         Of the thumbnails that come together in a class the first is kept.
-
-        Args:
-            labels: new labels, by number.
-
-        Raises:
-            KeyError: no examples have these numbers, the error's arguments.
         """
-        self._check_numbers(labels)
         return self._labelled(
             [labels.get(number, label) for number, label in zip(self.numbers, self.labels, strict=True)]
         )
@@ -138,17 +128,8 @@ class SupportSet:
         thumbnails = {number: self.thumbnails[number] for number in kept.values()}
         return replace(self, labels=tuple(labels), thumbnails=thumbnails)
 
-    def _check_numbers(self, numbers: Iterable[int]) -> None:
-        if absent := sorted(set(numbers).difference(self.numbers)):
-            raise KeyError(*absent)
-
     def without(self, numbers: Collection[int]) -> "SupportSet":
-        """The support set without some of its examples, and without the thumbnails made of them.
-
-        Raises:
-            KeyError: no examples have these numbers, the error's arguments.
-        """
-        self._check_numbers(numbers)
+        """The support set without the examples of these numbers, and without the thumbnails made of them."""
         removed = set(numbers)
         left = [i for i, number in enumerate(self.numbers) if number not in removed]
         return SupportSet(

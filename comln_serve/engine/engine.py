@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
-from comln_serve.domain.classifier import Classifier, ClassifierRecord
+from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.rejected import Rejected
 from comln_serve.domain.support import SupportSet
 from comln_serve.engine.adapting.adaptation import Adapted, ClassifierMaker, NewClassifier, Support
 from comln_serve.engine.adapting.changes import Change
 from comln_serve.engine.admission import Admission
+from comln_serve.engine.bundles import load_models
 from comln_serve.engine.cancellation import Caller
 from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.classifiers.comparing import Comparisons
@@ -33,17 +34,16 @@ from comln_serve.engine.classifiers.housekeeping import Housekeeping
 from comln_serve.engine.clock import StageClock, tell_stage
 from comln_serve.engine.compilation import compile_flow
 from comln_serve.engine.embedding.decoders import Decoders, Deliver, File, Upload
-from comln_serve.engine.embedding.job import Job, JobLimits
+from comln_serve.engine.embedding.job import Job
 from comln_serve.engine.line import Line
-from comln_serve.engine.models import Model, Models
-from comln_serve.engine.opening import load_models
+from comln_serve.engine.models import Model
 from comln_serve.engine.queues import Queue
-from comln_serve.engine.reloading import ModelsReloaded, ServedModels, reopen, warn_of_absent
+from comln_serve.engine.served import Models, ModelsReloaded, ServedModels, reopen, warn_of_absent
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.imaging import readable
 from comln_serve.machine import cpus_of_each, usable_cpus
 from comln_serve.report import similarity
-from comln_serve.storage import Edit, Store
+from comln_serve.storage import Store, TenantStore
 
 __all__ = ["Adapted", "Caller", "Engine", "ModelsReloaded", "NewClassifier", "Predicted", "load_models"]
 
@@ -85,6 +85,10 @@ class Predicted:
 
 class Engine:
     """The served models, the stored classifiers, and the threads that do the work.
+
+    Calls that make or change a classifier: A named one gets a new version, for which the name stands then if `promote`
+    is set; an unnamed one changes in place. With `partial`, images that cannot be used are left out; every class needs
+    one that can. They raise a `ServiceError` for anything wrong with the request, and nothing is stored then.
 
     Attributes:
         shared: the counts of all processes of the server.
@@ -143,7 +147,6 @@ class Engine:
         self.on_models: Callable[[Models], None] = lambda _models: None
         self._warming = Lock()
         self._warm = False
-        self._job_limits = JobLimits.of(settings)
         self._decoders = Decoders(
             settings.decode_threads or cpus_of_each(shared.processes),
             settings.max_image_pixels,
@@ -238,14 +241,7 @@ class Engine:
     def adapt(
         self, support: Support, new: NewClassifier | None = None, caller: Caller | None = None, *, partial: bool = False
     ) -> Adapted:
-        """Fit a classifier to labelled images (file bytes, label) and store it.
-
-        Args:
-            partial: leave out images that cannot be used; every class needs one that can.
-
-        Raises:
-            ServiceError: anything wrong with the request; nothing is stored then.
-        """
+        """Fit a classifier to labelled images (file bytes, label) and store it."""
         with self._making(caller, partial=partial) as maker:
             return maker.adapt(support, new or NewClassifier())
 
@@ -258,10 +254,6 @@ class Engine:
             embedder_sha256: of the bundle that computed them, which has to be served here. `new.model` may be another
                 name of it.
             digest: of all that was sent, to recognise a repeated request.
-
-        Raises:
-            ServiceError: MODEL_CHANGED, no such bundle is served; or anything else wrong with the request. Nothing is
-                stored then.
         """
         with self._making(caller) as maker:
             return maker.adapt_to_embeddings(support, embedder_sha256, new, digest)
@@ -277,31 +269,13 @@ class Engine:
     ) -> Adapted:
         """Adapt a classifier anew, with more labelled images (file bytes, label) after its own.
 
-        A named classifier gets a new version; an unnamed one changes in place. The result equals
-        that of adapting to all images at once.
-
-        Args:
-            promote: let the name stand for the new version.
-            partial: as in `adapt`.
-
-        Raises:
-            ServiceError: anything wrong with the request; nothing is changed then.
+        The result equals that of adapting to all images at once.
         """
         with self._making(caller, partial=partial) as maker:
             return maker.add_examples(reference, support, promote=promote)
 
     def change(self, reference: str, change: Change, caller: Caller | None = None, *, promote: bool = True) -> Adapted:
-        """Change a classifier, without images: remove or relabel its examples, rename classes, adapt it again.
-
-        A named classifier gets a new version; an unnamed one changes in place.
-
-        Args:
-            promote: let the name stand for the new version.
-
-        Raises:
-            ServiceError: that of the change; CANNOT_ADAPT, too few or too many classes; and others. Nothing is changed
-                then.
-        """
+        """Change a classifier, without images: remove or relabel its examples, rename classes, adapt it again."""
         with self._making(caller) as maker:
             return maker.change(reference, change, promote=promote)
 
@@ -311,42 +285,19 @@ class Engine:
         self._need_ready()
         with self._served.using() as models:
             yield ClassifierMaker(
-                self.settings,
-                self.classifiers,
-                self._embedding,
-                self._solves,
-                models,
-                caller or Caller(),
-                partial=partial,
+                self.settings, self.classifiers, self._embedding, self._solves, models, caller or Caller(), partial
             )
 
-    def edit(self, reference: str, edit: Edit, tenant: str = "") -> ClassifierRecord:
-        """Change name, metadata or time of expiry of a classifier.
+    @contextmanager
+    def changing(self, tenant: str = "") -> Generator[TenantStore, None, None]:
+        """The store of a tenant, to edit or promote a classifier, or roll a name back, in the block.
 
         Raises:
-            ServiceError: as `TenantStore.edit`; MODEL_CHANGED, its new name would stand for it, and its model is not
-                served here.
+            ServiceError: as the store's methods; MODEL_CHANGED, a name would stand for a classifier whose model is not
+                served here. Nothing is changed then.
         """
-        with self._served.using() as models, self.classifiers.changing(tenant) as store:
-            return store.edit(reference, edit, check=models.of)
-
-    def promote(self, reference: str, tenant: str = "", *, instead_of: str | None = None) -> ClassifierRecord:
-        """Let a classifier's name stand for it.
-
-        Raises:
-            ServiceError: as `TenantStore.promote`; MODEL_CHANGED, its model is not served here.
-        """
-        with self._served.using() as models, self.classifiers.changing(tenant) as store:
-            return store.promote(reference, instead_of=instead_of, check=models.of)
-
-    def roll_back(self, name: str, tenant: str = "") -> ClassifierRecord:
-        """Let a name stand for the version promoted before.
-
-        Raises:
-            ServiceError: as `TenantStore.roll_back`; MODEL_CHANGED, that version's model is not served here.
-        """
-        with self._served.using() as models, self.classifiers.changing(tenant) as store:
-            return store.roll_back(name, check=models.of)
+        with self._served.using() as models, self.classifiers.changing(tenant, models.of) as store:
+            yield store
 
     async def predict(
         self,
@@ -374,20 +325,12 @@ class Engine:
         if not self.ready:
             await self._on_thread(self._need_ready)
         caller, clock = caller or Caller(), StageClock()
-        found = self.classifiers.remembered(reference, caller.tenant)
-        if found is None:
-            async with self._finding.turn(caller.tenant, self.settings.max_queue_seconds):
-                # Another request may have read it while this one waited.
-                found = self.classifiers.remembered(reference, caller.tenant) or await self._on_thread(
-                    self.classifiers.find, reference, caller.tenant
-                )
+        found = await self._find(reference, caller.tenant)
         with self._served.using() as models:
             model = models.of(found)
             with self._embedding(images, model, clock, caller, all_views=all_views, partial=partial) as upload:
                 views = await upload.job
-            embeddings = views[:, 0]
-
-        numbers = None
+        embeddings, numbers = views[:, 0], None
         if examples:
             with clock.stage("compare"):
                 numbers = await self._on_thread(self._comparisons.numbers_of, embeddings, found, caller)
@@ -412,6 +355,15 @@ class Engine:
         if len(embeddings) * found.W.size > _LIGHT:
             return await self._on_thread(classify)
         return classify()
+
+    async def _find(self, reference: str, tenant: str) -> Classifier:
+        """The classifier, from memory or from the store."""
+        found = self.classifiers.remembered(reference, tenant)
+        if found is None:
+            async with self._finding.turn(tenant, self.settings.max_queue_seconds):
+                found = self.classifiers.remembered(reference, tenant)  # another request may have read it meanwhile
+                found = found or await self._on_thread(self.classifiers.find, reference, tenant)
+        return found
 
     async def _on_thread(self, call: Callable[..., _Result], *arguments: object) -> _Result:
         return await to_thread.run_sync(call, *arguments, limiter=self._threads)
@@ -444,7 +396,7 @@ class Engine:
         began = time.perf_counter()
         policy = model.bundle.manifest.preprocessing
         views = len(policy.shares) if all_views else 1
-        job = Job(len(files), self._job_limits, views, tenant=caller.tenant)
+        job = Job(len(files), self.settings, views, tenant=caller.tenant)
         with (
             # With its views a request that is not too large may exceed the limit: it then needs the server for itself.
             self.images.admit(min(len(files) * views, self.images.most), tenant=caller.tenant),

@@ -1,9 +1,8 @@
 """Reads the sizes that a HEIC or AVIF file announces in the boxes of its container.
 
-Both are ISO base media files (ISO/IEC 14496-12, 23008-12): boxes of a length, a type and a body.
-The libraries that decode them report the picture's size after cropping, read metadata once for
-every picture in the file, and read the same bytes as often as items refer to them. This module
-bounds what that can cost before a library gets the file.
+Both are ISO base media files (ISO/IEC 14496-12, 23008-12): boxes of a length, a type and a body. The libraries that
+decode them report the picture's size after cropping, read metadata once for every picture in the file, and read the
+same bytes as often as items refer to them. This module bounds what that can cost before a library gets the file.
 """
 
 from collections.abc import Iterator
@@ -107,9 +106,7 @@ class _Container:
         return max(sizes)
 
     def _boxes(self, at: int, end: int, deep: int = 0) -> Iterator[tuple[bytes, int, int]]:
-        """Yield type, start and end of each box's body, and of boxes inside `_PARENTS` to the depth
-        `deep`.
-        """
+        """Yield type, start and end of each box's body, and of boxes inside `_PARENTS` to the depth `deep`."""
         while at + 8 <= end:
             self._left -= 1
             if self._left < 0:

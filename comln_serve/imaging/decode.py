@@ -87,8 +87,7 @@ def open_image(
         enough: length of the shorter side, in pixels, beyond which more detail is not needed: a
             larger JPEG will be decoded at 1/2, 1/4 or 1/8 of its size, never below this.
         formats: the accepted ones of `FORMATS`.
-        check: called whenever the file is read, also during decoding; it raises StoppedError to
-            stop.
+        check: called whenever the file is read, also during decoding; it raises StoppedError to stop.
 
     Raises:
         ImageError: the file is not an image, has another format, or is too large.

@@ -14,8 +14,7 @@ _AVIF_BRANDS = {b"avif", b"avis"}
 _HEIF_BRANDS = {b"mif1", b"msf1"}  # the container of both, with any codec
 _BRANDS_READ = 64
 
-# First bytes, and the format that begins with them: accepted formats, and others that users send by
-# mistake.
+# First bytes, and the format that begins with them: accepted formats, and others that users send by mistake.
 _BEGINNINGS = (
     (b"\xff\xd8\xff", "JPEG"),
     (b"\x89PNG\r\n\x1a\n", "PNG"),

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from comln_serve.configuration.settings import Settings
-from comln_serve.engine.embedding.job import Job, JobLimits
-from comln_serve.engine.opening import load_models
+from comln_serve.engine.bundles import load_models
+from comln_serve.engine.embedding.job import Job
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.logs import configure_logs
 from comln_serve.machine import RunsOn, return_large_memory
@@ -32,10 +32,10 @@ class Embedding:
         configure_logs(settings.log_level, settings.log_format)
         threadpool_limits(1, "blas")
         return_large_memory()
+        self._settings = settings
         self._models = {model.embedder_sha256: model for model in load_models(settings).values()}
         for model in self._models.values():
             model.warm()
-        self._limits = JobLimits.of(settings)
 
     async def providers(self) -> Providers:
         return {sha256: model.provider for sha256, model in self._models.items()}
@@ -54,6 +54,6 @@ class Embedding:
                 "operator. Nothing was changed.",
                 embedder_sha256=embedder_sha256,
             )
-        job = Job(len(images), self._limits, finite=False)  # who asked knows which of its images each is
+        job = Job(len(images), self._settings, finite=False)  # who asked knows which of its images each is
         with model.batcher.embedding(job, images):
             return (await job)[:, 0]

@@ -9,7 +9,7 @@ from ray.serve.handle import DeploymentHandle
 from comln_serve.bundle import Bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
+from comln_serve.engine.embedding.batcher import Batcher
 from comln_serve.engine.models import Model
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.ray_app.calls import Call, check_replicas
@@ -26,8 +26,10 @@ class RemoteModel(Model):
 
     def __init__(self, bundle: Bundle, settings: Settings, replicas: DeploymentHandle[Any]) -> None:
         self._replicas, self._max_queue_s = replicas, settings.max_queue_seconds
-        limits = BatchLimits.of(settings, settings.max_batch_size, CALLS, gathers=True)
-        super().__init__(bundle, Batcher(self, limits, name=bundle.name))
+        batcher = Batcher(
+            self, settings, name=bundle.name, max_images=settings.max_batch_size, at_once=CALLS, gathers=True
+        )
+        super().__init__(bundle, batcher)
 
     def warm(self) -> None:
         """Wait for an embedding replica, which has warmed its backbones before it answers.

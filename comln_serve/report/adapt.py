@@ -5,7 +5,7 @@ Server and trainer both adapt through here, so the trainer measures what is serv
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,49 +79,45 @@ def adapt(
         ValueError: the input is invalid.
         FlowError: the solve missed its tolerance.
     """
-    groups = np.arange(len(phi))
     all_views, phi = views_of(phi), affordable_views(phi, n_classes)
-    views, (examples, of_class) = views_of(phi), as_examples(phi, classes)
     rule = head.horizon_rule if horizon is None else horizon
     given = None if isinstance(rule, str) else rule
     learned = head.horizon_of(phi, n_classes)
     T = learned if given is None else given
     with stage("solve"):
         solution = head.adapt(phi, classes, n_classes, horizon=T, cancel=cancel)
+    groups, nobody = np.arange(len(phi)), np.zeros(len(phi), dtype=np.bool_)
+    adaptation = Adaptation(solution, T, learned, None, None, nobody, groups, views_left_out=views_of(phi) < all_views)
     if not (judge or rule == "auto"):
-        asked = np.zeros(len(phi), dtype=np.bool_)
-        return Adaptation(solution, T, learned, None, None, asked, groups, views_left_out=views < all_views)
-    contradictory: Sequence[NDArray[np.intp]] = ()
-    factors = candidate_factors(len(examples), n_classes) if rule == "auto" else LAW
+        return adaptation
+    choice = None
     with stage("report"):
         if hashes is not None:
-            groups = group_near_duplicates(first_views(phi), classes, hashes)
-            contradictory = photos_of_several_classes(first_views(phi), classes, hashes)
+            seen = first_views(phi)
+            groups = group_near_duplicates(seen, classes, hashes)
+            adaptation = replace(
+                adaptation, groups=groups, contradictory=photos_of_several_classes(seen, classes, hashes)
+            )
+        examples, of_class = as_examples(phi, classes)
         largest = int(count_distinct(classes, groups, n_classes).max())
-        cost = fold_cost(solution, *examples.shape)
-        folds = count_folds(largest, cost, len(examples))  # 0 if even two would take too long
+        # 0 if even two would take too long
+        folds = count_folds(largest, fold_cost(solution, *examples.shape), len(examples))
+        if folds == 0:
+            return adaptation
+        factors = candidate_factors(len(examples), n_classes) if rule == "auto" else LAW
         left_out = assign(classes, groups, n_classes, folds)
-        found = None
-        if len(left_out):
-            found = hold_out(
-                head,
-                examples,
-                of_class,
-                n_classes,
-                left_out.repeat(views, axis=1),
-                horizon=given,
-                factors=factors,
-                cancel=cancel,
-            ).of_images(views)
-        choice, index = None, int(np.flatnonzero(factors == 1.0)[0])
+        views = views_of(phi)
+        out = left_out.repeat(views, axis=1)
+        found = hold_out(
+            head, examples, of_class, n_classes, out, horizon=given, factors=factors, cancel=cancel
+        ).of_images(views)
+        index = int(np.flatnonzero(factors == 1.0)[0])
         # A run cut by its time limit must not decide: the classifier would depend on timing.
-        if found is not None and found.cut is None and rule == "auto":
+        if found.cut is None and rule == "auto":
             index, choice = choose_horizon(found, classes, n_classes, T, factors)
     if choice is not None and choice.candidates[index].horizon != T:
         T = choice.candidates[index].horizon
         with stage("solve"):
             solution = head.adapt(phi, classes, n_classes, horizon=T, cancel=cancel)
-    if found is not None:
-        found = found.at(index)
     asked = np.asarray(left_out.any(axis=0))
-    return Adaptation(solution, T, learned, choice, found, asked, groups, contradictory, views < all_views)
+    return replace(adaptation, solution=solution, horizon=T, choice=choice, found=found.at(index), asked=asked)

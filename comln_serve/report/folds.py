@@ -65,11 +65,10 @@ def count_folds(largest: int, cost: float, examples: int) -> int:
 def assign(classes: NDArray[np.intp], groups: NDArray[np.intp], n_classes: int, folds: int) -> NDArray[np.bool_]:
     """(folds, M) examples that each fold leaves out: of every class the same number in all folds.
 
-    The flow and its start depend on the classes' numbers of examples. If a fold left out examples
-    of one class only, these numbers would give away the class of the judged image. So every fold
-    leaves out an equal share, rounded up, of every class; if the shares add up to more than all
-    examples, several folds leave out the same ones. Near-duplicates count as one example and are
-    left out together. No fold leaves out a whole class.
+    The flow and its start depend on the classes' numbers of examples. If a fold left out examples of one class only,
+    these numbers would give away the class of the judged image. So every fold leaves out an equal share, rounded up, of
+    every class; if the shares add up to more than all examples, several folds leave out the same ones. Near-duplicates
+    count as one example and are left out together. No fold leaves out a whole class.
 
     Args:
         classes: (M,).

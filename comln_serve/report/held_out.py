@@ -1,9 +1,8 @@
 """Classifies support images with classifiers that were adapted without them.
 
-A held-out example has weight 0 in the loss and no part in start and metric. In reduced coordinates
-(see docs/derivation.md) its row of s then stays 0, and its logits are those of an image the
-classifier has never seen. So all folds share one Gram matrix, and no W is formed. One integration
-of a fold passes every requested horizon.
+A held-out example has weight 0 in the loss and no part in start and metric. In reduced coordinates (see
+docs/derivation.md) its row of s then stays 0, and its logits are those of an image the classifier has never seen. So
+all folds share one Gram matrix, and no W is formed. One integration of a fold passes every requested horizon.
 """
 
 from dataclasses import dataclass, replace

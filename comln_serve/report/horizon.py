@@ -18,8 +18,7 @@ FACTORS: Array = 10.0 ** (np.arange(-8, 9) / 4)
 # up to 5000 images of 98 classes.
 _MOST_LOGITS = 2**23
 
-# A candidate counts as good as the best if its loss is higher by at most this many standard errors
-# of the difference.
+# A candidate counts as good as the best if its loss is higher by at most this many standard errors of the difference.
 _STANDARD_ERRORS = 2.0
 _ROUNDING = 1e-9
 

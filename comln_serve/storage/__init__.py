@@ -1,6 +1,6 @@
 """Stores classifiers and API keys in one database, SQLite or PostgreSQL."""
 
-from comln_serve.storage.classifiers import ChangedError, Resolved, TenantStore
+from comln_serve.storage.classifiers import ChangedError, Check, Resolved, TenantStore
 from comln_serve.storage.database import sqlite_file
 from comln_serve.storage.editing import Edit
 from comln_serve.storage.idempotency import IdempotencyKey, KeyTakenError
@@ -9,6 +9,7 @@ from comln_serve.storage.store import Store, utc_now
 
 __all__ = [
     "ChangedError",
+    "Check",
     "Edit",
     "IdempotencyKey",
     "KeyStore",

@@ -14,10 +14,10 @@ from comln_serve.domain.support import SupportSet
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage import idempotency, rows, tallies, versions
 from comln_serve.storage.database import Database
-from comln_serve.storage.editing import Edit, give_name
+from comln_serve.storage.editing import Edit
 from comln_serve.storage.idempotency import IdempotencyKey
 from comln_serve.storage.tables import classifiers, supports, tenants, thumbnails
-from comln_serve.storage.versions import RowQuery
+from comln_serve.storage.versions import Names, RowQuery
 
 # Joins the two tables.
 _OF_CLASSIFIER = supports.c.classifier == classifiers.c.sequence
@@ -35,8 +35,8 @@ Check = Callable[[ClassifierRecord], object]
 """Raises an error about a classifier that must not be used."""
 
 
-def _allow(_record: ClassifierRecord) -> None:
-    pass
+def allow(_record: ClassifierRecord) -> None:
+    """The check that refuses none."""
 
 
 class ChangedError(Exception):
@@ -51,10 +51,21 @@ class TenantStore:
     """
 
     def __init__(
-        self, database: Database, tenant: str, clock: Callable[[], datetime], *, show_thumbnails: bool = False
+        self,
+        database: Database,
+        tenant: str,
+        clock: Callable[[], datetime],
+        *,
+        show_thumbnails: bool = False,
+        check: Check = allow,
     ) -> None:
-        """Without `show_thumbnails`, no method returns thumbnails."""
-        self._database, self._tenant, self._clock = database, tenant, clock
+        """Without `show_thumbnails`, no method returns thumbnails.
+
+        Args:
+            check: called by `edit`, `promote` and `roll_back` with a classifier that a name would stand for; with an
+                error that it raises, nothing is changed.
+        """
+        self._database, self._tenant, self._clock, self._check = database, tenant, clock, check
         self._show_thumbnails = show_thumbnails
         self._thumbnails = rows.THUMBNAILS if show_thumbnails else rows.NO_THUMBNAILS
 
@@ -191,9 +202,8 @@ class TenantStore:
             position, stored = tallies.count_new(connection, self._tenant)
             self._check_room(connection, stored - 1, limit, now)
             if classifier.name is not None:
-                version, promotion = versions.next_version(
-                    connection, self._tenant, classifier.name, now, promote=promote
-                )
+                names = Names(connection, self._tenant, now)
+                version, promotion = names.next_version(classifier.name, promote=promote)
                 classifier = replace(classifier, version=version, promoted=promotion > 0)
             if derived_from is not None:  # with the name locked, and before there is a row of the new version
                 reference, expected = derived_from
@@ -242,34 +252,30 @@ class TenantStore:
             if support.thumbnails:
                 connection.execute(insert(thumbnails), rows.thumbnail_values(support, sequence))
 
-    def edit(self, reference: str, edit: Edit, *, check: Check = _allow) -> ClassifierRecord:
+    def edit(self, reference: str, edit: Edit) -> ClassifierRecord:
         """Change name, metadata or time of expiry of a classifier. Returns its new description.
 
-        Args:
-            check: as in `promote`, of a classifier that gets its first name and that this stands for.
-
         Raises:
-            ServiceError: INVALID_REQUEST, NAME_TAKEN, as of `give_name`.
+            ServiceError: INVALID_REQUEST, NAME_TAKEN, as of `Edit.apply`.
         """
         now = self._clock()
         with self._database.writing(self._tenant) as connection:
             if edit.name is not None:
                 tallies.lock(connection, [self._tenant])
             row = self._row(connection, reference, report=False)
-            values = edit.values(now) | give_name(connection, self._tenant, row, reference, edit, now)
+            values = edit.apply(Names(connection, self._tenant, now), row, reference, now)
             if values.get("promotion"):
-                check(rows.to_record(row))
+                self._check(rows.to_record(row))
             if values:
                 query = update(classifiers).where(classifiers.c.tenant == self._tenant, classifiers.c.id == row.id)
                 connection.execute(query.values(revision=classifiers.c.revision + 1, **values))
             return rows.to_record(self._row(connection, row.id))
 
-    def promote(self, reference: str, *, instead_of: str | None = None, check: Check = _allow) -> ClassifierRecord:
+    def promote(self, reference: str, *, instead_of: str | None = None) -> ClassifierRecord:
         """Let a classifier's name stand for it. Returns its new description, without its report.
 
         Args:
             instead_of: promote only if the name still stands for the classifier with this id; None: for any.
-            check: called with the classifier; with an error that it raises, nothing is changed.
 
         Raises:
             ServiceError: INVALID_REQUEST, the classifier has no name; NAME_MOVED, its name stands for another version
@@ -284,17 +290,15 @@ class TenantStore:
                     f"Classifier {reference!r} has no name; only a version of a name can be promoted.",
                     received=reference,
                 )
+            names = Names(connection, self._tenant, self._clock())
             if instead_of is not None:
-                versions.check_stands_for(connection, self._tenant, row.name, instead_of, row.id, self._clock())
-            check(rows.to_record(row))
-            versions.promote_version(connection, self._tenant, row.name, row.id)
+                names.check_stands_for(row.name, instead_of, row.id)
+            self._check(rows.to_record(row))
+            names.promote(row.name, row.id)
             return rows.to_record(self._row(connection, row.id, report=False))
 
-    def roll_back(self, name: str, *, check: Check = _allow) -> ClassifierRecord:
+    def roll_back(self, name: str) -> ClassifierRecord:
         """Let a name stand for the version promoted before. Returns that version, without its report.
-
-        Args:
-            check: as in `promote`.
 
         Raises:
             ServiceError: NOTHING_TO_ROLL_BACK_TO; INVALID_REQUEST, `name` is an id or a version.
@@ -309,11 +313,11 @@ class TenantStore:
                 received=name,
             )
         with self._database.writing(self._tenant) as connection:
-            found = versions.roll_back(connection, self._tenant, name, self._clock())
+            found = Names(connection, self._tenant, self._clock()).roll_back(name)
             if found is None:
                 raise not_found(name)
             promoted = rows.to_record(self._row(connection, found, report=False))
-            check(promoted)
+            self._check(promoted)
             return promoted
 
     def delete(self, reference: str) -> Resolved:

@@ -13,8 +13,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
+from comln_serve.places import Places
 from comln_serve.storage.opened_file import OpenedFile
-from comln_serve.storage.places import Places
 
 logger = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Row
 
 from comln_serve.domain.reference import parse_reference
 from comln_serve.errors import ErrorCode, ServiceError
-from comln_serve.storage import versions
+from comln_serve.storage.versions import Names
 
 
 @dataclass(frozen=True)
@@ -32,42 +32,35 @@ class Edit:
     expires_in: timedelta | None = None
     keeps_expiry: bool = True
 
-    def values(self, now: datetime) -> dict[str, Any]:
-        """New values of columns of `classifiers`, name and version apart."""
+    def apply(self, names: Names, row: Row[Any], reference: str, now: datetime) -> dict[str, Any]:
+        """Rename all versions of a name, if that is asked for. The caller has locked the tenant.
+
+        Args:
+            row: the classifier that `reference` stands for.
+
+        Returns:
+            New values of the classifier's other columns, which the caller writes.
+
+        Raises:
+            ServiceError: INVALID_REQUEST, the reference is to one of the versions of a name; NAME_TAKEN.
+        """
         values: dict[str, Any] = {}
         if self.metadata is not None:
             values["metadata"] = self.metadata
         if not self.keeps_expiry:
             values["expires_at"] = None if self.expires_in is None else now + self.expires_in
+        if self.name is None or self.name == row.name:
+            return values
+        if row.name is None:
+            version, promotion = names.next_version(self.name, promote=self.promote)
+            return {**values, "name": self.name, "version": version, "promotion": promotion}
+        asked = parse_reference(reference)
+        if asked is None or asked.name is None or asked.version is not None:
+            raise ServiceError(
+                ErrorCode.INVALID_REQUEST,
+                f"{reference!r} is version {row.version} of {row.name!r}. The versions of a name are renamed together: "
+                f"PATCH /classifiers/{row.name}.",
+                received=reference,
+            )
+        names.rename(row.name, self.name)
         return values
-
-
-def give_name(
-    connection: Connection, tenant: str, row: Row[Any], reference: str, edit: Edit, now: datetime
-) -> dict[str, Any]:
-    """Give a classifier without a name one, or all versions of a name another one. The caller has locked the tenant.
-
-    Args:
-        row: the classifier that `reference` stands for.
-
-    Returns:
-        New values of its columns, which the caller writes; none if all versions were renamed, or no name changes.
-
-    Raises:
-        ServiceError: INVALID_REQUEST, the reference is to one of the versions of a name; NAME_TAKEN.
-    """
-    if edit.name is None or edit.name == row.name:
-        return {}
-    if row.name is None:
-        version, promotion = versions.next_version(connection, tenant, edit.name, now, promote=edit.promote)
-        return {"name": edit.name, "version": version, "promotion": promotion}
-    asked = parse_reference(reference)
-    if asked is None or asked.name is None or asked.version is not None:
-        raise ServiceError(
-            ErrorCode.INVALID_REQUEST,
-            f"{reference!r} is version {row.version} of {row.name!r}. The versions of a name are renamed together: "
-            f"PATCH /classifiers/{row.name}.",
-            received=reference,
-        )
-    versions.rename(connection, tenant, row.name, edit.name, now)
-    return {}

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from sqlalchemy import delete, func, select, tuple_
 
 from comln_serve.storage import tallies
-from comln_serve.storage.classifiers import TenantStore
+from comln_serve.storage.classifiers import Check, TenantStore, allow
 from comln_serve.storage.database import Database
 from comln_serve.storage.keys import KeyStore
 from comln_serve.storage.schema import prepare
@@ -49,9 +49,9 @@ class Store:
         """The database's file or URL, without its password."""
         return self._database.description
 
-    def for_tenant(self, tenant: str, *, show_thumbnails: bool = False) -> TenantStore:
+    def for_tenant(self, tenant: str, *, show_thumbnails: bool = False, check: Check = allow) -> TenantStore:
         """The classifiers of one tenant, with their thumbnails if asked for. Needs no closing."""
-        return TenantStore(self._database, tenant, self._clock, show_thumbnails=show_thumbnails)
+        return TenantStore(self._database, tenant, self._clock, show_thumbnails=show_thumbnails, check=check)
 
     def is_past(self, moment: datetime) -> bool:
         """Whether an expiry time has passed."""

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import NDArray
 
 from comln_serve.bundle import BundleError, find_bundles, load_bundle
 from comln_serve.bundle.manifest import BACKBONE, HEAD, MANIFEST
@@ -22,6 +21,8 @@ from tests.support.bundles import edit_manifest, edit_tensors, replace_file
 from tests.support.paths import REPOSITORY
 
 NAMES = ("tiny", "tiny-prototype", "tiny-learned")
+BYTES = {file: (REPOSITORY / "tests" / "bundles" / "tiny" / file).stat().st_size for file in (BACKBONE, HEAD)}
+Damage = Callable[[Path], object]
 
 
 @pytest.fixture
@@ -55,54 +56,7 @@ def test_whole_bundle_loads(models_dir: Path, name: str) -> None:
         assert head.W0.shape == (5, bundle.manifest.embedding_size)
 
 
-@pytest.mark.parametrize("file", [BACKBONE, HEAD])
-@pytest.mark.parametrize("position", [0, 0.5, 1])
-def test_a_changed_byte_is_refused(copy: Callable[..., Path], file: str, position: float) -> None:
-    folder = copy()
-    data = bytearray((folder / file).read_bytes())
-    data[round(position * (len(data) - 1))] ^= 1
-    (folder / file).write_bytes(data)
-    refused(folder, file, "SHA-256")
-
-
-@pytest.mark.parametrize("file", [BACKBONE, HEAD])
-@pytest.mark.parametrize("change", [lambda data: data + b"\0", lambda data: data[:-1]])
-def test_a_changed_size_is_refused(copy: Callable[..., Path], file: str, change: Callable[[bytes], bytes]) -> None:
-    folder = copy()
-    data = (folder / file).read_bytes()
-    (folder / file).write_bytes(change(data))
-    refused(folder, file, f"says {len(data)}")
-
-
-@pytest.mark.parametrize("file", [MANIFEST, BACKBONE, HEAD])
-def test_a_missing_file_is_refused(copy: Callable[..., Path], file: str) -> None:
-    folder = copy()
-    (folder / file).unlink()
-    refused(folder, file, "missing")
-
-
-@pytest.mark.parametrize("file", [MANIFEST, BACKBONE, HEAD])
-def test_a_folder_in_place_of_a_file_is_refused(copy: Callable[..., Path], file: str) -> None:
-    folder = copy()
-    (folder / file).unlink()
-    (folder / file).mkdir()
-    refused(folder, file)
-
-
-@pytest.mark.parametrize("version", [0, 8, "1", None, 1.5])
-def test_an_unknown_format_version_is_refused(copy: Callable[..., Path], version: object) -> None:
-    folder = copy()
-    edit_manifest(folder, lambda content: content.update(format_version=version))
-    remedy = "Upgrade the server, or export" if version == 8 else "Export"
-    refused(folder, MANIFEST, "format_version", repr(version), "versions 1 to 7", f"{remedy} the bundle again")
-
-
-MEASURED = {
-    "split": "val",
-    "ways": 5,
-    "queries": 10,
-    "episodes": 9,
-    "seed": 0,
+MEASURED = {"split": "val", "ways": 5, "queries": 10, "episodes": 9, "seed": 0} | {
     "mean": 0.9,
     "interval": 0.01,
     "command": "none",
@@ -147,21 +101,6 @@ def test_what_a_later_version_has(copy: Callable[..., Path], version: int, part:
         assert bundle.embedder_sha256 != before.embedder_sha256, "what is stored of an image is another"
 
 
-@pytest.mark.parametrize(
-    ("part", "keys", "said"),
-    [
-        ("preprocessing", {"crop_fraction": 0.875, "resize": "pad"}, "crop_fraction needs"),
-        ("head", {"shot_offset": 2.5}, "shot_offset is for a prototype start"),
-    ],
-)
-def test_keys_that_contradict_others_are_refused(
-    copy: Callable[..., Path], part: str, keys: dict[str, object], said: str
-) -> None:
-    folder = copy()
-    edit_manifest(folder, lambda content: content.update(format_version=7) or content[part].update(keys))
-    refused(folder, MANIFEST, said)
-
-
 def test_hashes_stay_what_they_are() -> None:
     """Stored classifiers have them: another hash of the same content would part classifiers from their model."""
     bundle = load_bundle(REPOSITORY / "models/photos-efficientnet-lite0")
@@ -183,14 +122,6 @@ def test_version_4_has_the_form_of_stored_embeddings(copy: Callable[..., Path]) 
     refused(folder, MANIFEST, "stored_embeddings", "float16")
 
 
-@pytest.mark.parametrize("shots", [[10, 1], [3, 3], [0, 2], [1], [1, 2, 3], "1-10", None])
-def test_impossible_ranges_of_shots_are_refused(copy: Callable[..., Path], shots: object) -> None:
-    folder = copy()
-    content = {"format_version": 2, "accuracy": [MEASURED | {"shots": shots}]}
-    edit_manifest(folder, lambda manifest: manifest.update(content))
-    refused(folder, MANIFEST, "accuracy.0")
-
-
 def test_a_manifest_of_version_1_is_written_as_it_was(models_dir: Path) -> None:
     """No key that servers of version 1 would refuse."""
     text = (models_dir / "tiny" / MANIFEST).read_text(encoding="utf-8")
@@ -200,114 +131,156 @@ def test_a_manifest_of_version_1_is_written_as_it_was(models_dir: Path) -> None:
     assert load_bundle(models_dir / "tiny").manifest.model_dump(mode="json") == content
 
 
-@pytest.mark.parametrize("path", ["../backbone.onnx", "/etc/passwd", "a/b", "a\\b", "..", ".", "", ".hidden", "a\0b"])
-@pytest.mark.parametrize("part", ["backbone", "head"])
-def test_a_path_outside_the_folder_is_refused(copy: Callable[..., Path], part: str, path: str) -> None:
-    folder = copy()
-    edit_manifest(folder, lambda content: content["files"][part].update(path=path))
-    refused(folder, MANIFEST, repr(path), "plain file name")
+# --- What is refused -----------------------------------------------------------------------------
 
 
-def test_an_existing_path_outside_the_folder_is_refused(copy: Callable[..., Path]) -> None:
+def content(file: str, change: Callable[[bytes], bytes]) -> Damage:
+    """Change the bytes of a file, without the manifest."""
+    return lambda folder: (folder / file).write_bytes(change((folder / file).read_bytes()))
+
+
+def flipped(position: float) -> Callable[[bytes], bytes]:
+    """Another lowest bit in the byte at this share of the file."""
+
+    def flip(data: bytes) -> bytes:
+        changed = bytearray(data)
+        changed[round(position * (len(data) - 1))] ^= 1
+        return bytes(changed)
+
+    return flip
+
+
+def folder_instead(file: str) -> Damage:
+    return lambda folder: ((folder / file).unlink(), (folder / file).mkdir())
+
+
+def link_out(file: str) -> Damage:
+    return lambda folder: (folder / file).symlink_to((folder / file).rename(folder.parent / file))
+
+
+def keys(section: str = "", **values: object) -> Damage:
+    """Set keys of the manifest, or of a section of it such as `files.head`."""
+
+    def set_them(tree: dict[str, Any]) -> None:
+        for name in section.split(".") if section else ():
+            tree = tree[name]
+        tree.update(values)
+
+    return lambda folder: edit_manifest(folder, set_them)
+
+
+def backbone_outside(folder: Path) -> None:
     """The bytes and the checksum are right; only the place is not."""
-    folder = copy()
     (folder / BACKBONE).rename(folder.parent / BACKBONE)
-    edit_manifest(folder, lambda content: content["files"]["backbone"].update(path=f"../{BACKBONE}"))
-    refused(folder, "plain file name")
+    keys("files.backbone", path=f"../{BACKBONE}")(folder)
 
 
-@pytest.mark.parametrize("file", [BACKBONE, HEAD])
-def test_a_symbolic_link_out_of_the_folder_is_refused(copy: Callable[..., Path], file: str) -> None:
-    folder = copy()
-    (folder / file).rename(folder.parent / file)
-    (folder / file).symlink_to(folder.parent / file)
-    refused(folder, file, "plain file name")
+def tensor(name: str, value: object) -> Damage:
+    return lambda folder: edit_tensors(folder, lambda tensors: tensors.update({name: np.array(value)}))
 
 
-def _set(name: str, value: object) -> Callable[[dict[str, NDArray[Any]]], object]:
-    return lambda tensors: tensors.update({name: np.array(value)})
+def no_tensor(name: str) -> Damage:
+    return lambda folder: edit_tensors(folder, lambda tensors: tensors.pop(name))
+
+
+def measured(shots: object) -> Damage:
+    return keys(format_version=2, accuracy=[MEASURED | {"shots": shots}])
+
+
+# What is done to a bundle, and the texts of the error.
+TINY: list[tuple[Damage, *tuple[str, ...]]] = [
+    *((content(file, flipped(at)), file, "SHA-256") for file in (BACKBONE, HEAD) for at in (0, 0.5, 1)),
+    *((content(file, lambda data: data + b"\0"), file, f"says {BYTES[file]}") for file in (BACKBONE, HEAD)),
+    *((content(file, lambda data: data[:-1]), file, f"says {BYTES[file]}") for file in (BACKBONE, HEAD)),
+    *((lambda folder, file=file: (folder / file).unlink(), file, "missing") for file in (MANIFEST, BACKBONE, HEAD)),
+    *((folder_instead(file), file) for file in (MANIFEST, BACKBONE, HEAD)),
+    *((link_out(file), file, "plain file name") for file in (BACKBONE, HEAD)),
+    (backbone_outside, "plain file name"),
+    *(
+        (keys(f"files.{part}", path=path), MANIFEST, repr(path), "plain file name")
+        for part in ("backbone", "head")
+        for path in ("../backbone.onnx", "/etc/passwd", "a/b", "a\\b", "..", ".", "", ".hidden", "a\0b")
+    ),
+    *(
+        (keys(format_version=version), MANIFEST, "format_version", repr(version), "versions 1 to 7", remedy)
+        for version, remedy in (
+            (8, "Upgrade the server, or export the bundle again"),
+            *((other, "Export the bundle again") for other in (0, "1", None, 1.5)),
+        )
+    ),
+    *((measured(shots), MANIFEST, "accuracy.0") for shots in ([10, 1], [3, 3], [0, 2], [1], [1, 2, 3], "1-10", None)),
+    # JSON that is none, or something else.
+    *(
+        (content(MANIFEST, lambda _, data=data: data), MANIFEST)
+        for data in (b"", b"{", b"\xff\xfe\xff", b"[" * 100_000, b"[]", b"null", b'"text"', b'{"format_version":1}')
+    ),
+    (content(MANIFEST, lambda data: data + b" " * 5 * 2**20), MANIFEST, "larger than"),  # JSON all the same
+    *(
+        (lambda folder, data=data: replace_file(folder, "head", data), HEAD, "not a safetensors file")
+        for data in (b"x", b"\0" * 64, b"\xff" * 64, b"\x08\0\0\0\0\0\0\0notjson!")
+    ),
+    (tensor("T", [20.0]), HEAD, "T must be float64 ()"),
+    (tensor("T", np.float32(20.0)), HEAD, "T must be float64 ()"),
+    (tensor("T", np.nan), HEAD, "T holds NaN"),
+    (tensor("T", np.inf), HEAD, "T holds NaN or infinity"),
+    (tensor("T", 20.5), HEAD, "T is 20.5"),
+    (tensor("alpha", 1.0), HEAD, "needs the tensors ['T'], found ['T', 'alpha']"),
+    (no_tensor("T"), HEAD, "needs the tensors ['T'], found []"),
+    (keys(extra=1), "extra"),
+    (keys("files", extra={}), "files.extra"),
+    (lambda folder: edit_manifest(folder, lambda tree: tree.pop("solver")), "solver"),
+    (keys("solver", rtol=0), "solver.rtol"),
+    (keys("solver", rtol=2), "solver.rtol"),
+    (keys("head", horizon=-1), "head.horizon"),
+    (keys("head", horizon=float("nan")), "head.horizon"),
+    (keys("head", horizon=21.0), "says 21.0"),
+    (keys("head", start="other"), "head.start"),
+    (keys("head", ways=5), "head.ways must be null"),
+    (keys("files.head", sha256="A" * 64), "sha256"),
+    (keys("files.head", bytes=0), "files.head.bytes"),
+    (keys("preprocessing", image_size=7), "image_size"),
+    (keys("preprocessing", resize="fold"), "resize"),
+]
+OTHERS: list[tuple[str, Damage, *tuple[str, ...]]] = [
+    ("tiny-prototype", tensor("alpha", np.nan), HEAD, "alpha holds NaN"),
+    ("tiny-prototype", tensor("alpha", np.float32(2.0)), HEAD, "alpha must be float64 ()"),
+    ("tiny-prototype", no_tensor("alpha"), HEAD, "needs the tensors"),
+    ("tiny-learned", tensor("W0", np.zeros((4, 8), np.float32)), HEAD, "W0 must be float32 (5, 8)"),
+    ("tiny-learned", tensor("W0", np.zeros((5, 9), np.float32)), HEAD, "W0 must be float32 (5, 8)"),
+    ("tiny-learned", tensor("W0", np.zeros((5, 8, 1), np.float32)), HEAD, "W0 must be float32"),
+    ("tiny-learned", tensor("W0", np.zeros((5, 8))), HEAD, "W0 must be float32 (5, 8)"),
+    ("tiny-learned", tensor("W0", np.full((5, 8), np.nan, np.float32)), HEAD, "W0 holds NaN"),
+    ("tiny-learned", no_tensor("W0"), HEAD, "needs the tensors"),
+    ("tiny-learned", keys("head", ways=None), "head.ways is needed"),
+    ("tiny-learned", keys("head", ways=1), "head.ways"),
+    ("tiny-learned", keys("head", ways=6), "W0 must be float32"),
+]
+
+
+@pytest.mark.parametrize("case", [*(("tiny", *row) for row in TINY), *OTHERS], ids=lambda case: " ".join(case[2:]))
+def test_what_is_not_whole_or_contradicts_itself_is_refused(
+    copy: Callable[..., Path], case: tuple[str, Damage, *tuple[str, ...]]
+) -> None:
+    bundle, damage, *expected = case
+    folder = copy(bundle)
+    damage(folder)
+    refused(folder, *expected)
 
 
 @pytest.mark.parametrize(
-    ("bundle", "change", "expected"),
+    ("part", "values", "said"),
     [
-        ("tiny", _set("T", [20.0]), "T must be float64 ()"),
-        ("tiny", _set("T", np.float32(20.0)), "T must be float64 ()"),
-        ("tiny", _set("T", np.nan), "T holds NaN"),
-        ("tiny", _set("T", np.inf), "T holds NaN or infinity"),
-        ("tiny", _set("T", 20.5), "T is 20.5"),
-        ("tiny", _set("alpha", 1.0), "needs the tensors ['T'], found ['T', 'alpha']"),
-        ("tiny", lambda tensors: tensors.clear(), "needs the tensors ['T'], found []"),
-        ("tiny-prototype", _set("alpha", np.nan), "alpha holds NaN"),
-        ("tiny-prototype", _set("alpha", np.float32(2.0)), "alpha must be float64 ()"),
-        ("tiny-prototype", lambda tensors: tensors.pop("alpha"), "needs the tensors"),
-        ("tiny-learned", _set("W0", np.zeros((4, 8), np.float32)), "W0 must be float32 (5, 8)"),
-        ("tiny-learned", _set("W0", np.zeros((5, 9), np.float32)), "W0 must be float32 (5, 8)"),
-        ("tiny-learned", _set("W0", np.zeros((5, 8, 1), np.float32)), "W0 must be float32"),
-        ("tiny-learned", _set("W0", np.zeros((5, 8))), "W0 must be float32 (5, 8)"),
-        ("tiny-learned", _set("W0", np.full((5, 8), np.nan, np.float32)), "W0 holds NaN"),
-        ("tiny-learned", lambda tensors: tensors.pop("W0"), "needs the tensors"),
+        ("preprocessing", {"crop_fraction": 0.875, "resize": "pad"}, "crop_fraction needs"),
+        ("head", {"shot_offset": 2.5}, "shot_offset is for a prototype start"),
     ],
 )
-def test_tensors_that_contradict_the_manifest_are_refused(
-    copy: Callable[..., Path], bundle: str, change: Callable[[dict[str, NDArray[Any]]], object], expected: str
+def test_keys_that_contradict_others_are_refused(
+    copy: Callable[..., Path], part: str, values: dict[str, object], said: str
 ) -> None:
-    folder = copy(bundle)
-    edit_tensors(folder, change)
-    refused(folder, HEAD, expected)
-
-
-@pytest.mark.parametrize("data", [b"x", b"\0" * 64, b"\xff" * 64, b"\x08\0\0\0\0\0\0\0notjson!"])
-def test_a_head_that_is_no_safetensors_file_is_refused(copy: Callable[..., Path], data: bytes) -> None:
     folder = copy()
-    replace_file(folder, "head", data)
-    refused(folder, HEAD, "not a safetensors file")
-
-
-@pytest.mark.parametrize(
-    ("bundle", "change", "expected"),
-    [
-        ("tiny", lambda content: content.update(extra=1), "extra"),
-        ("tiny", lambda content: content["files"].update(extra={}), "files.extra"),
-        ("tiny", lambda content: content.pop("solver"), "solver"),
-        ("tiny", lambda content: content["solver"].update(rtol=0), "solver.rtol"),
-        ("tiny", lambda content: content["solver"].update(rtol=2), "solver.rtol"),
-        ("tiny", lambda content: content["head"].update(horizon=-1), "head.horizon"),
-        ("tiny", lambda content: content["head"].update(horizon=float("nan")), "head.horizon"),
-        ("tiny", lambda content: content["head"].update(horizon=21.0), "says 21.0"),
-        ("tiny", lambda content: content["head"].update(start="other"), "head.start"),
-        ("tiny", lambda content: content["head"].update(ways=5), "head.ways must be null"),
-        ("tiny-learned", lambda content: content["head"].update(ways=None), "head.ways is needed"),
-        ("tiny-learned", lambda content: content["head"].update(ways=1), "head.ways"),
-        ("tiny-learned", lambda content: content["head"].update(ways=6), "W0 must be float32"),
-        ("tiny", lambda content: content["files"]["head"].update(sha256="A" * 64), "sha256"),
-        ("tiny", lambda content: content["files"]["head"].update(bytes=0), "files.head.bytes"),
-        ("tiny", lambda content: content["preprocessing"].update(image_size=7), "image_size"),
-        ("tiny", lambda content: content["preprocessing"].update(resize="fold"), "resize"),
-    ],
-)
-def test_a_manifest_with_wrong_values_is_refused(
-    copy: Callable[..., Path], bundle: str, change: Callable[[dict[str, Any]], object], expected: str
-) -> None:
-    folder = copy(bundle)
-    edit_manifest(folder, change)
-    refused(folder, expected)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"\xff\xfe\xff", b"[" * 100_000, b"[]", b"null", b'"text"', b'{"format_version":1}']
-)
-def test_a_manifest_that_is_not_json_is_refused(copy: Callable[..., Path], content: bytes) -> None:
-    folder = copy()
-    (folder / MANIFEST).write_bytes(content)
-    refused(folder, MANIFEST)
-
-
-def test_a_huge_manifest_is_refused_unread(copy: Callable[..., Path]) -> None:
-    folder = copy()
-    with (folder / MANIFEST).open("ab") as file:
-        file.write(b" " * 5 * 2**20)  # JSON all the same
-    refused(folder, MANIFEST, "larger than")
+    keys(format_version=7)(folder)
+    keys(part, **values)(folder)
+    refused(folder, MANIFEST, said)
 
 
 @pytest.mark.parametrize("data", [b"garbage", b"\0" * 100, b"\x08\x07"])

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from comln_serve.cli import main
 from comln_serve.configuration.settings import Settings, without_password
 from comln_serve.configuration.sources import read_configuration
 from comln_serve.errors import StartupError
 from comln_serve.server.serve import warn_of_settings
 from tests.support import http
+from tests.support.commands import Command
 from tests.support.live import live_server
 from tests.support.programs import python
 
@@ -184,9 +184,8 @@ def test_several_wrong_values_are_named_at_once(tmp_path: Path, monkeypatch: pyt
         (["serve"], "serve: there is no such flag; allowed are --models-dir, .*, --config, --print-config"),
     ],
 )
-def test_an_unknown_flag_is_refused(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    printed = capsys.readouterr().err
+def test_an_unknown_flag_is_refused(arguments: list[str], expected: str, comln_serve: Command) -> None:
+    printed = comln_serve.refused(*arguments)
     assert re.fullmatch(f"comln-serve: {expected}\n", printed)
     assert "secret" not in printed
 
@@ -207,15 +206,13 @@ def test_an_unknown_flag_is_refused(arguments: list[str], expected: str, capsys:
     ],
 )
 def test_an_unknown_variable_is_refused(
-    name: str, nearest: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, nearest: str, monkeypatch: pytest.MonkeyPatch, comln_serve: Command
 ) -> None:
     monkeypatch.setenv(name, "12345")
-    assert main(["--print-config"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith(f"comln-serve: {name}: there is no such variable; ")
-    assert f" {nearest}" in printed.err
-    assert "12345" not in printed.err
+    assert comln_serve("--print-config", status=2) == ""
+    assert comln_serve.told.startswith(f"comln-serve: {name}: there is no such variable; ")
+    assert f" {nearest}" in comln_serve.told
+    assert "12345" not in comln_serve.told
 
 
 def test_all_unknown_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,16 +281,14 @@ def test_passwords_are_masked(url: str, shown: str) -> None:
     assert url not in repr(Settings(database_url=url))
 
 
-def test_a_password_is_never_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], models_dir: Path) -> None:
+def test_a_password_is_never_shown(tmp_path: Path, comln_serve: Command, models_dir: Path) -> None:
     url = "nosuchdatabase://me:secret@host/db"
-    assert main(["--database-url", url, "--print-config"]) == 0
-    assert main(["--config", write(tmp_path, f"database_url = '{url}'"), "--print-config"]) == 0
-    flags = ["--models-dir", str(models_dir), "--provider", "cpu"]
-    assert main([*flags, "--database-url", url]) == 2
-    output = capsys.readouterr()
-    assert "secret" not in output.out + output.err
-    assert 'database_url = "nosuchdatabase://me:***@host/db"  # flag --database-url, its' in output.out
-    assert output.err.startswith("comln-serve: ")
+    shown = comln_serve("--database-url", url, "--print-config")
+    assert 'database_url = "nosuchdatabase://me:***@host/db"  # flag --database-url, its' in shown
+    shown += comln_serve.told + comln_serve("--config", write(tmp_path, f"database_url = '{url}'"), "--print-config")
+    refused = comln_serve.refused("--models-dir", models_dir, "--provider", "cpu", "--database-url", url)
+    assert refused.startswith("comln-serve: ")
+    assert "secret" not in shown + refused
 
 
 @pytest.mark.process

@@ -15,6 +15,7 @@ from comln_serve.configuration.sources import read_configuration
 from comln_serve.errors import StartupError
 from comln_serve.security.keys import Scope, is_right, parse_key
 from comln_serve.storage import Store
+from tests.support.commands import Command
 from tests.support.keyed import keyed, keyed_settings
 
 __all__ = ["keyed", "keyed_settings"]  # fixtures
@@ -22,17 +23,15 @@ __all__ = ["keyed", "keyed_settings"]  # fixtures
 TEXT = re.compile(r"comln_[0-9a-f]{16}_[0-9a-f]{64}")
 
 
-def test_commands(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands(database_url: str, comln_serve: Command) -> None:
     at = ["--database-url", database_url]
     scopes = ["--scope", "adapt", "--scope", "predict"]
     more = ["--name", "line 3", "--requests-per-minute", "600", "--expires-in-days", "90"]
-    assert main(["keys", "create", *at, "--tenant", "acme", *scopes, *more]) == 0
-    printed = capsys.readouterr()
-    text = printed.out.strip()
+    text = comln_serve("keys", "create", *at, "--tenant", "acme", *scopes, *more).strip()
     assert TEXT.fullmatch(text)
     key_id, secret = parse_key(text) or ("", "")
-    assert key_id in printed.err
-    assert secret not in printed.err
+    assert key_id in comln_serve.told
+    assert secret not in comln_serve.told
     with closing(Store(database_url)) as store:
         key = store.keys.find(key_id)
     assert key is not None
@@ -41,11 +40,9 @@ def test_commands(database_url: str, capsys: pytest.CaptureFixture[str]) -> None
     assert key.scopes == {Scope.ADAPT, Scope.PREDICT}
     assert key.expires_at == key.created_at + timedelta(days=90)
 
-    assert main(["keys", "create", *at, "--tenant", "", "--scope", "admin"]) == 0
-    assert main(["keys", "revoke", *at, key_id]) == 0
-    capsys.readouterr()
-    assert main(["keys", "list", *at]) == 0
-    listed = capsys.readouterr().out
+    comln_serve("keys", "create", *at, "--tenant", "", "--scope", "admin")
+    comln_serve("keys", "revoke", *at, key_id)
+    listed = comln_serve("keys", "list", *at)
     heads, first, second = listed.splitlines()
     assert heads.split()[:3] == ["id", "tenant", "scopes"]
     assert first.split()[:4] == [key_id, "acme", "adapt,predict", "600"]
@@ -54,8 +51,7 @@ def test_commands(database_url: str, capsys: pytest.CaptureFixture[str]) -> None
     assert second.endswith("never       never      valid")
     assert secret not in listed
 
-    assert main(["keys", "list", *at, "--json"]) == 0
-    listed = capsys.readouterr().out
+    listed = comln_serve("keys", "list", *at, "--json")
     one, other = json.loads(listed)
     assert one == {
         "id": key_id,
@@ -83,16 +79,13 @@ def test_the_servers_help_names_the_command(capsys: pytest.CaptureFixture[str]) 
     assert "comln-serve --version" in words
 
 
-def test_the_password_of_the_database_is_not_shown(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_password_of_the_database_is_not_shown(comln_serve: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_url: str) -> Store:
         raise StartupError("cannot use it")
 
     monkeypatch.setattr("comln_serve.key_commands.Store", refused)
     url = "postgresql://me:secret@host/db?password=secret"
-    assert main(["keys", "list", "--database-url", url]) == 2
-    printed = capsys.readouterr().err
+    printed = comln_serve.refused("keys", "list", "--database-url", url)
     assert "Database: postgresql://me:***@host/db?password=*** (flag --database-url)." in printed
     assert "secret" not in printed
 
@@ -150,23 +143,17 @@ def test_a_list_that_nobody_reads_to_its_end(tmp_path: Path) -> None:
     assert (command.returncode, said.count("\n")) == (0, 1), said  # the line that names the database
 
 
-def test_the_database_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_database_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comln_serve: Command) -> None:
     path = tmp_path / "keys.db"
     monkeypatch.setenv("COMLN_DATABASE_URL", f"sqlite:///{path}")
     Store(f"sqlite:///{path}").close()
-    assert main(["keys", "revoke", "absent"]) == 1
-    printed = capsys.readouterr().err
-    assert printed.startswith(f"Database: {path} (environment COMLN_DATABASE_URL).\n")
-    assert "no key 'absent'" in printed
-    assert main(["keys", "revoke", "comln_absent_secret"]) == 1
-    printed = capsys.readouterr().err
-    assert "no key 'absent'" in printed
-    assert "secret" not in printed
+    for key in ("absent", "comln_absent_secret"):
+        comln_serve("keys", "revoke", key, status=1)
+        assert comln_serve.told.startswith(f"Database: {path} (environment COMLN_DATABASE_URL).\n")
+        assert "no key 'absent'" in comln_serve.told
+        assert "secret" not in comln_serve.told
     monkeypatch.setenv("COMLN_DATABASE_URL", "mysql://me:secret@host/db")
-    assert main(["keys", "list"]) == 2
-    assert "secret" not in capsys.readouterr().err
+    assert "secret" not in comln_serve.refused("keys", "list")
 
 
 CREATE = ["create", "--tenant", "acme", "--scope", "predict"]
@@ -174,7 +161,7 @@ CREATE = ["create", "--tenant", "acme", "--scope", "predict"]
 
 @pytest.mark.parametrize("where", ["before", "after", "environment"])
 def test_the_database_of_the_configuration_file(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comln_serve: Command
 ) -> None:
     """That of the server which is started with the same."""
     monkeypatch.chdir(tmp_path)
@@ -185,29 +172,26 @@ def test_the_database_of_the_configuration_file(
         monkeypatch.setenv("COMLN_CONFIG", str(file))
         config = []
 
-    def keys(command: str, *more: str) -> int:
+    def keys(command: str, *more: str) -> str:
         words = [*config, command, *more] if where == "before" else [command, *more, *config]
-        return main(["keys", *words])
+        return comln_serve("keys", *words)
 
-    assert keys(*CREATE) == 0
-    printed = capsys.readouterr()
-    first = printed.err.splitlines()[0]
+    made = keys(*CREATE)
+    first = comln_serve.told.splitlines()[0]
     assert first.startswith(f"Database: {path} (file {file}); it is not there yet and will be made")
     assert [found.name for found in tmp_path.glob("*.db")] == [path.name]
     of_server = read_configuration(["--config", str(file)]).database_url
     with closing(Store(of_server)) as store:
         (key,) = store.keys.all()
-    assert key.id in printed.out
+    assert key.id in made
 
-    assert keys("list") == 0
-    printed = capsys.readouterr()
-    assert key.id in printed.out
-    assert printed.err == f"Database: {path} (file {file}).\n"
-    assert keys("revoke", f"comln_{key.id}_{'0' * 64}") == 0
+    assert key.id in keys("list")
+    assert comln_serve.told == f"Database: {path} (file {file}).\n"
+    keys("revoke", f"comln_{key.id}_{'0' * 64}")
 
 
 def test_the_flag_wins_over_the_environment_over_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comln_serve: Command
 ) -> None:
     urls = {name: f"sqlite:///{tmp_path / name}.db" for name in ("file", "environment", "flag")}
     for url in urls.values():
@@ -217,8 +201,8 @@ def test_the_flag_wins_over_the_environment_over_the_file(
     list_ = ["keys", "--config", str(file), "list"]
 
     def used(arguments: list[str]) -> str:
-        assert main(arguments) == 0
-        return capsys.readouterr().err
+        comln_serve(*arguments)
+        return comln_serve.told
 
     assert used(list_) == f"Database: {tmp_path / 'file'}.db (file {file}).\n"
     monkeypatch.setenv("COMLN_DATABASE_URL", urls["environment"])
@@ -241,37 +225,32 @@ def test_no_database_is_made_to_look_into(
     origin: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    comln_serve: Command,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     url = "sqlite:///comln-serve.db"
-    assert main(["keys", *command, *(flag.replace("URL", url) for flag in flags)]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
+    assert comln_serve("keys", *command, *(flag.replace("URL", url) for flag in flags), status=2) == ""
     said = f"comln-serve: there is no database {tmp_path / 'comln-serve.db'} ({origin}). Give "
-    assert printed.err.startswith(said)
+    assert comln_serve.told.startswith(said)
     assert not any(tmp_path.iterdir())
 
 
-def test_a_database_that_cannot_be_looked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_database_that_cannot_be_looked_for(tmp_path: Path, comln_serve: Command) -> None:
     """What is wrong with it is said, not that there is none."""
-    url = f"sqlite:///{tmp_path / ('x' * 300)}"
-    assert main(["keys", "list", "--database-url", url]) == 2
-    assert "unable to open database file" in capsys.readouterr().err
+    list_ = ["keys", "list", "--database-url"]
+    assert "unable to open database file" in comln_serve.refused(*list_, f"sqlite:///{tmp_path / ('x' * 300)}")
     (tmp_path / "file").touch()
-    assert main(["keys", "list", "--database-url", f"sqlite:///{tmp_path}/file/x.db"]) == 2
-    assert "there is no database" in capsys.readouterr().err
+    assert "there is no database" in comln_serve.refused(*list_, f"sqlite:///{tmp_path}/file/x.db")
 
 
 def test_keys_refuse_what_the_server_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comln_serve: Command
 ) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "comln.toml"
     file.write_text("database = 'x'")
-    assert main(["keys", *CREATE, "--config", str(file)]) == 2
-    assert f"{file}, database: there is no such setting; the nearest are database_url" in capsys.readouterr().err
+    said = comln_serve.refused("keys", *CREATE, "--config", file)
+    assert f"{file}, database: there is no such setting; the nearest are database_url" in said
     monkeypatch.setenv("COMLN_DATABASE", "x")
-    assert main(["keys", *CREATE]) == 2
-    assert "COMLN_DATABASE: there is no such variable" in capsys.readouterr().err
+    assert "COMLN_DATABASE: there is no such variable" in comln_serve.refused("keys", *CREATE)
     assert list(tmp_path.iterdir()) == [file]

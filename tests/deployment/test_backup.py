@@ -16,10 +16,10 @@ import pytest
 
 from comln_serve.storage.schema import NEWEST
 from tests.support.databases import SERVER, administer
+from tests.support.documents import document
 from tests.support.image_files import colour_support
 from tests.support.live import LiveServer, live_server
 from tests.support.messages import GREEN, RED, adapt_form, predict_form
-from tests.support.paths import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ PG_DUMP, PG_RESTORE = "pg_dump --format=custom --file=comln.dump", "pg_restore -
 
 
 def documented(command: str) -> str:
-    assert command in (REPOSITORY / "docs" / "backup.md").read_text(encoding="utf-8")
+    assert command in document("backup.md")
     return command
 
 

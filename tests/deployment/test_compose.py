@@ -13,13 +13,14 @@ from comln_serve.configuration.settings import Settings
 from comln_serve.server.serve import _CLOSE_SECONDS
 from comln_serve.storage.database import parse_url
 from tests.deployment.test_docker import PARENTS, environment_of, steps_of
+from tests.support.documents import document
 from tests.support.paths import REPOSITORY
 from tests.support.variables import VARIABLES, settings_of
 
 COMPOSE: dict[str, Any] = yaml.safe_load((REPOSITORY / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 SERVER, DATABASE = SERVICES["server"], SERVICES["database"]
-DOCUMENT = (REPOSITORY / "docs" / "deployment.md").read_text()
+DOCUMENT = document("deployment.md")
 SECTION = DOCUMENT.partition("\n## Compose\n")[2].partition("\n## ")[0]
 
 

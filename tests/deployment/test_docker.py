@@ -20,6 +20,7 @@ import pytest
 from comln_serve.configuration.settings import Settings
 from comln_serve.server.serve import allowed_hosts
 from tests.support import http
+from tests.support.documents import document
 from tests.support.image_files import colour_support
 from tests.support.live import live_server
 from tests.support.messages import adapt_form
@@ -133,20 +134,20 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
 
 
 def test_the_document_names_what_there_is() -> None:
-    document = (REPOSITORY / "docs" / "deployment.md").read_text()
-    targets = re.findall(r"--target (\w+)", document)
+    text = document("deployment.md")
+    targets = re.findall(r"--target (\w+)", text)
     assert set(targets) == {"cpu", "cuda"}
-    variables = set(re.findall(r"COMLN_[A-Z_]+", document))
+    variables = set(re.findall(r"COMLN_[A-Z_]+", text))
     assert variables
     assert variables <= VARIABLES | {"COMLN_CONFIG"}
-    own = set(re.findall(r"--(?:max|drain|port)[a-z-]*", document))
+    own = set(re.findall(r"--(?:max|drain|port)[a-z-]*", text))
     assert own
     assert own <= {f"--{name.replace('_', '-')}" for name in Settings.model_fields}
-    (arguments,) = set(re.findall(r"--build-arg (\w+)=", document))
+    (arguments,) = set(re.findall(r"--build-arg (\w+)=", text))
     assert arguments in environment_of("cpu")
     body = Settings.model_fields["max_body_bytes"].default
-    assert f"client_max_body_size {body // 2**20}m;" in document
-    (waits,) = re.findall(r"proxy_read_timeout (\d+)s;", document)
+    assert f"client_max_body_size {body // 2**20}m;" in text
+    (waits,) = re.findall(r"proxy_read_timeout (\d+)s;", text)
     assert int(waits) > sum(
         Settings.model_fields[f"max_{name}_seconds"].default for name in ("queue", "inference", "solve")
     )

@@ -13,6 +13,7 @@ from comln_serve.api.routes.operations import router
 from comln_serve.configuration.settings import Settings
 from comln_serve.server.serve import _CLOSE_SECONDS
 from tests.deployment.test_docker import environment_of, steps_of
+from tests.support.documents import document
 from tests.support.paths import REPOSITORY
 from tests.support.variables import VARIABLES, settings_of
 
@@ -86,10 +87,9 @@ def test_pods_that_share_a_database_are_scaled() -> None:
     (metric,) = scaler["spec"]["metrics"]
     asked = metric["pods"]["metric"]
     labels = ",".join(f'{k}="{v}"' for k, v in asked["selector"]["matchLabels"].items())
-    document = (REPOSITORY / "docs" / "monitoring.md").read_text()
-    assert f"| `{asked['name']}` | `unit` | `requests` and `images`" in document
+    assert f"| `{asked['name']}` | `unit` | `requests` and `images`" in document("monitoring.md")
     assert labels == 'unit="images"'
-    assert f"{asked['name']}{{" in (REPOSITORY / "docs" / "deployment.md").read_text()
+    assert f"{asked['name']}{{" in document("deployment.md")
     limit = Settings.model_fields["max_pending_images"].default
     batch = Settings.model_fields["max_batch_size"].default
     assert batch < int(metric["pods"]["target"]["averageValue"]) < limit
@@ -98,13 +98,6 @@ def test_pods_that_share_a_database_are_scaled() -> None:
 def test_nothing_scales_where_the_database_has_one_process() -> None:
     for overlay in ("base", "cuda"):
         assert not any("autoscaler" in path.name for path in (FOLDER / overlay).iterdir())
-
-
-def test_the_schemas_reject_a_wrong_manifest() -> None:
-    wrong = load(FOLDER / "base" / "deployment.yaml")
-    wrong["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
 
 
 def test_every_manifest_is_listed() -> None:

@@ -13,10 +13,10 @@ from tests.deployment.test_helm import container, render
 from tests.deployment.test_kubernetes import CONTAINER, FOLDER, load
 from tests.deployment.test_monitoring import DASHBOARD, rules
 from tests.deployment.test_systemd import CUDA, UNIT
-from tests.support.paths import REPOSITORY
+from tests.support.documents import document
 
 GIB = 2**30
-DOCUMENT = (REPOSITORY / "docs" / "deployment.md").read_text(encoding="utf-8")
+DOCUMENT = document("deployment.md")
 DEFAULTS: dict[str, Any] = {name: field.default for name, field in Settings.model_fields.items()}
 PARTS = {
     "at rest": 0.55 * GIB,

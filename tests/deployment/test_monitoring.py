@@ -28,6 +28,7 @@ from prometheus_client.registry import Collector
 from comln_serve.api.observe import metrics
 from comln_serve.api.observe.gpu import gpu_memory
 from comln_serve.configuration.settings import Settings
+from tests.support.documents import document
 from tests.support.image_files import colour_support
 from tests.support.live import free_port, live_server
 from tests.support.messages import RED, adapt_form, predict_form
@@ -233,8 +234,8 @@ def test_every_alert_is_tested_and_explained() -> None:
     asked = [check for test in unit_tests() for check in test["alert_rule_test"]]
     assert {check["alertname"] for check in asked if check.get("exp_alerts")} == names
     assert {check["alertname"] for check in asked if not check.get("exp_alerts")} == names
-    document = (REPOSITORY / "docs" / "monitoring.md").read_text()
-    assert {line.split("`")[1] for line in document.splitlines() if line.startswith("| `Comln")} == names
+    lines = document("monitoring.md").splitlines()
+    assert {line.split("`")[1] for line in lines if line.startswith("| `Comln")} == names
 
 
 def test_alerts_are_about_metrics_that_exist(watched: Watched) -> None:

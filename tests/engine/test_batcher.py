@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from comln_serve.configuration.settings import Settings
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
-from comln_serve.engine.embedding.job import Job, JobLimits
+from comln_serve.engine.embedding.batcher import Batcher
+from comln_serve.engine.embedding.job import Job
 from comln_serve.errors import ErrorCode, ServiceError
 from tests.support.waiting import SOON, wait_until
 
@@ -85,14 +86,15 @@ class Bench:
         max_images: int = 4,
         max_delay_s: float = 100.0,
         threads: int = 1,
-        even: bool = False,
-        limits: JobLimits | None = None,
+        gathers: bool = True,
+        settings: Settings | None = None,
     ) -> None:
         self.network = MadeUpNetwork()
-        run_s = 1000.0 if limits is None else limits.max_run_s
-        of_batches = BatchLimits(max_images, max_delay_s, threads, run_s, even)
-        self.batcher = Batcher(self.network, of_batches, name="bench")
-        self.limits = limits or JobLimits(1000.0, 1000.0)
+        self.settings = settings or Settings(max_queue_seconds=1000, max_inference_seconds=1000)
+        delayed = self.settings.model_copy(update={"max_batch_delay_ms": 1000 * max_delay_s})
+        self.batcher = Batcher(
+            self.network, delayed, name="bench", max_images=max_images, at_once=threads, gathers=gathers
+        )
         self._requests = ThreadPoolExecutor(64)
 
     def send(self, *values: int, cancellation: Cancellation | None = None, tenant: str = "") -> Answer:
@@ -100,7 +102,7 @@ class Bench:
         return self._requests.submit(self._embed, values, cancellation, tenant)
 
     def _embed(self, values: tuple[int, ...], cancellation: Cancellation | None, tenant: str) -> NDArray[np.float32]:
-        job = Job(len(values), self.limits, tenant=tenant)
+        job = Job(len(values), self.settings, tenant=tenant)
         with (cancellation or Cancellation()).calling(job.cancel), self.batcher.expect(job) as put:
             for position, value in enumerate(values):
                 put(position, image_of(value)[None])
@@ -177,7 +179,7 @@ def test_requests_take_turns_image_by_image(bench: Bench) -> None:
 
 
 def test_a_batch_waits_for_what_has_been_announced(bench: Bench) -> None:
-    job = Job(2, bench.limits)
+    job = Job(2, bench.settings)
     with bench.batcher.expect(job) as put:
         put(0, image_of(1)[None])
         time.sleep(0.05)
@@ -188,14 +190,14 @@ def test_a_batch_waits_for_what_has_been_announced(bench: Bench) -> None:
 
 
 def test_what_was_announced_and_given_up_is_not_waited_for(bench: Bench) -> None:
-    with bench.batcher.expect(Job(3, bench.limits)):
+    with bench.batcher.expect(Job(3, bench.settings)):
         waiting = bench.queue(1)
         assert bench.network.batches == []
     waiting.result(SOON)
 
 
 def test_an_image_that_is_skipped_is_not_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, delays = Job(3, bench.limits), list[float | None]()
+    job, delays = Job(3, bench.settings), list[float | None]()
     seconds_to_wait = bench.batcher._seconds_to_wait
 
     def noted(now: float) -> float | None:
@@ -213,13 +215,13 @@ def test_an_image_that_is_skipped_is_not_waited_for(bench: Bench, monkeypatch: p
 
 
 def test_a_full_batch_waits_for_nothing(bench: Bench) -> None:
-    with bench.batcher.expect(Job(1, bench.limits)):
+    with bench.batcher.expect(Job(1, bench.settings)):
         bench.send(1, 2, 3, 4).result(SOON)
 
 
 def test_a_batch_waits_for_the_delay_and_no_longer() -> None:
     bench = Bench(max_delay_s=0.01)
-    with bench.batcher.expect(Job(1, bench.limits)):
+    with bench.batcher.expect(Job(1, bench.settings)):
         bench.send(1).result(SOON)
     bench.close()
 
@@ -240,7 +242,7 @@ def test_images_are_spread_over_the_threads_and_only_a_lone_one_is_alone() -> No
 
 
 def test_what_waits_is_divided_evenly_among_threads_with_a_core_each() -> None:
-    bench = Bench(max_images=4, max_delay_s=0.0, threads=2, even=True)
+    bench = Bench(max_images=4, threads=2, gathers=False)
     running = [bench.occupy(100), bench.occupy(101)]
     waiting = bench.queue(*range(13))
     bench.network.next()
@@ -303,7 +305,7 @@ def test_a_running_batch_is_interrupted_once_nobody_waits_for_it(bench: Bench) -
 
 
 def test_waiting_too_long() -> None:
-    bench = Bench(limits=JobLimits(max_queue_s=0.05, max_run_s=1000.0))
+    bench = Bench(settings=Settings(max_queue_seconds=0.05, max_inference_seconds=1000.0))
     first = bench.occupy()
     assert fails(ErrorCode.QUEUE_TIMEOUT, bench.send(1)).detail == {"allowed_seconds": 0.05}
     assert not first.done(), "what runs is not waiting"
@@ -314,7 +316,7 @@ def test_waiting_too_long() -> None:
 
 
 def test_running_too_long_ends_the_batch_and_not_the_server() -> None:
-    bench = Bench(limits=JobLimits(max_queue_s=1000.0, max_run_s=0.05))
+    bench = Bench(settings=Settings(max_queue_seconds=1000.0, max_inference_seconds=0.05))
     bench.network.hold()
     stuck = [bench.send(1), bench.send(2)]
     for future in stuck:
@@ -327,7 +329,7 @@ def test_running_too_long_ends_the_batch_and_not_the_server() -> None:
 
 def test_a_thread_that_neither_ends_nor_fails_is_told() -> None:
     """What cannot be interrupted holds its thread for ever."""
-    bench = Bench(limits=JobLimits(max_queue_s=1000.0, max_run_s=0.02))
+    bench = Bench(settings=Settings(max_queue_seconds=1000.0, max_inference_seconds=0.02))
     assert not bench.batcher.stuck
 
     class Deaf(MadeUpNetwork):
@@ -346,13 +348,13 @@ def test_a_thread_that_neither_ends_nor_fails_is_told() -> None:
 def test_closing_finishes_what_is_expected(bench: Bench) -> None:
     first = bench.occupy()
     waiting = bench.queue(1, 2)
-    job = Job(1, bench.limits)
+    job = Job(1, bench.settings)
     with bench.batcher.expect(job) as put, ThreadPoolExecutor(1) as closer:
         closing = closer.submit(bench.batcher.close)
 
         def refused() -> bool:
             try:
-                with bench.batcher.expect(Job(1, bench.limits)):
+                with bench.batcher.expect(Job(1, bench.settings)):
                     return False
             except ServiceError as error:
                 return error.code is ErrorCode.NOT_READY
@@ -391,7 +393,7 @@ def test_many_threads_get_their_own_back(max_images: int, threads: int) -> None:
 
 
 def test_views_of_an_image_are_embedded_each_by_itself(bench: Bench) -> None:
-    job = Job(2, bench.limits, views=3)
+    job = Job(2, bench.settings, views=3)
     with bench.batcher.expect(job) as put:
         put(1, np.stack([image_of(value) for value in (4, 5, 6)]))
         put(0, np.stack([image_of(value) for value in (1, 2, 3)]))
@@ -408,7 +410,7 @@ def test_a_thread_that_waits_holds_no_images(bench: Bench) -> None:
     for value in range(4):
         image = image_of(value)[None].view(Image)
         gone.append(weakref.ref(image))
-        job = Job(1, bench.limits)
+        job = Job(1, bench.settings)
         with bench.batcher.expect(job) as put:
             put(0, image)
             job.wait()

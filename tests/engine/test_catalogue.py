@@ -61,9 +61,11 @@ def test_a_server_sees_its_own_changes_at_once(engine: Engine, monkeypatch: pyte
     assert used(engine, "cats") == first.id
     second = engine.adapt(colour_support(2), NewClassifier(name="cats")).classifier
     assert used(engine, "cats") == second.id
-    engine.roll_back("cats")
+    with engine.changing() as store:
+        store.roll_back("cats")
     assert used(engine, "cats") == first.id
-    engine.promote("cats@2")
+    with engine.changing() as store:
+        store.promote("cats@2")
     assert used(engine, "cats") == second.id
     third = engine.add_examples("cats", colour_support(1)).classifier
     assert used(engine, "cats") == third.id
@@ -109,8 +111,8 @@ def test_a_change_that_fails_after_it_was_written_is_seen_at_once(
         raise ConnectionError
 
     monkeypatch.setattr(TenantStore, "promote", lost)
-    with pytest.raises(ConnectionError):
-        engine.promote("cats@2")
+    with pytest.raises(ConnectionError), engine.changing() as store:
+        store.promote("cats@2")
     assert used(engine, "cats") == second.id
 
 

@@ -1,16 +1,40 @@
-"""The cache of classifiers: what is evicted first, and how bytes are counted."""
+"""The catalogue's cache of classifiers: what is evicted first, and how bytes are counted."""
 
 import json
 import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from threading import Thread
 
 import numpy as np
+import pytest
 
 from comln_serve.domain.classifier import Classifier
 from comln_serve.domain.report import Report
-from comln_serve.engine.classifiers.cache import ClassifierCache, _size
+from comln_serve.engine.classifiers.catalogue import Catalogue, memory_of
+from comln_serve.storage import Resolved, Store
 from tests.support.classifiers import classifier as made_up
+from tests.support.classifiers import support
+
+MakeCatalogue = Callable[[int], Catalogue]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(f"sqlite:///{tmp_path / 'classifiers.db'}")) as store:
+        yield store
+
+
+@pytest.fixture
+def make(store: Store) -> MakeCatalogue:
+    """Makes a catalogue that keeps so many bytes."""
+    return lambda most: Catalogue(store, most)
+
+
+def cached(catalogue: Catalogue, key: str) -> Classifier | None:
+    return catalogue._cached(Resolved(key, 1))
 
 
 def classifier(key: str, features: int = 1000, labels: tuple[str, ...] = ("a", "b")) -> Classifier:
@@ -18,30 +42,30 @@ def classifier(key: str, features: int = 1000, labels: tuple[str, ...] = ("a", "
     return made_up(key, labels=labels, examples=(1,) * len(labels), W=W)
 
 
-def test_the_least_recently_used_goes_first() -> None:
-    size = _size(classifier("x"))
-    cache = ClassifierCache(3 * size)
+def test_the_least_recently_used_goes_first(make: MakeCatalogue) -> None:
+    size = memory_of(classifier("x"))
+    cache = make(3 * size)
     made = {key: classifier(key) for key in "abcd"}
     for key in "abc":
-        cache.put(made[key])
-    assert cache.get("a") is made["a"]
-    cache.put(made["d"])
-    assert cache.get("b") is None
-    assert [cache.get(key) for key in "acd"] == [made[key] for key in "acd"]
-    assert cache._entries.currsize == 3 * size
+        cache.remember(made[key])
+    assert cached(cache, "a") is made["a"]
+    cache.remember(made["d"])
+    assert cached(cache, "b") is None
+    assert [cached(cache, key) for key in "acd"] == [made[key] for key in "acd"]
+    assert cache._cache.currsize == 3 * size
 
 
-def test_bytes_are_what_counts() -> None:
+def test_bytes_are_what_counts(make: MakeCatalogue) -> None:
     small, large = classifier("s", 10), classifier("l", 100_000)
-    assert _size(large) >= large.W.nbytes
-    assert _size(classifier("t", 10, ("x" * 5000, "b"))) > _size(small) + 4900
-    assert _size(replace(small, metadata={"a": "x" * 5000})) > _size(small) + 4900
-    cache = ClassifierCache(_size(large) + 1)
-    cache.put(small)
-    cache.put(large)
-    assert (cache.get("s"), cache.get("l")) == (None, large)
-    cache.put(classifier("huge", 200_000))
-    assert cache.get("l") is large, "what can never fit pushes nothing out"
+    assert memory_of(large) >= large.W.nbytes
+    assert memory_of(classifier("t", 10, ("x" * 5000, "b"))) > memory_of(small) + 4900
+    assert memory_of(replace(small, metadata={"a": "x" * 5000})) > memory_of(small) + 4900
+    cache = make(memory_of(large) + 1)
+    cache.remember(small)
+    cache.remember(large)
+    assert (cached(cache, "s"), cached(cache, "l")) == (None, large)
+    cache.remember(classifier("huge", 200_000))
+    assert cached(cache, "l") is large, "what can never fit pushes nothing out"
 
 
 def test_what_is_counted_is_what_it_takes() -> None:
@@ -58,39 +82,37 @@ def test_what_is_counted_is_what_it_takes() -> None:
     ]
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert 0.7 < sum(map(_size, made)) / taken < 1.4
+    assert 0.7 < sum(map(memory_of, made)) / taken < 1.4
 
 
-def test_put_again_and_discard() -> None:
-    cache = ClassifierCache(10**6)
-    one = classifier("a")
+def test_remembered_again_and_deleted(make: MakeCatalogue, store: Store) -> None:
+    cache = make(10**6)
+    one = store.for_tenant("").add(made_up("clf_a"), support(), limit=1)
     for _ in range(3):
-        cache.put(one)
-    assert cache._entries.currsize == _size(one)
-    cache.discard("a")
-    cache.discard("a")
-    assert (cache.get("a"), cache._entries.currsize) == (None, 0)
+        cache.remember(one)
+    assert cache._cache.currsize == memory_of(one)
+    assert cache.delete("clf_a") == "clf_a"
+    assert (cached(cache, "clf_a"), cache._cache.currsize) == (None, 0)
 
 
-def test_nothing_is_kept_without_memory_for_it() -> None:
-    cache = ClassifierCache(0)
-    cache.put(classifier("a"))
-    assert (cache.get("a"), cache._entries.currsize) == (None, 0)
+def test_nothing_is_kept_without_memory_for_it(make: MakeCatalogue) -> None:
+    cache = make(0)
+    cache.remember(classifier("a"))
+    assert (cached(cache, "a"), cache._cache.currsize) == (None, 0)
 
 
-def test_many_threads_keep_the_count_right() -> None:
-    cache = ClassifierCache(5 * _size(classifier("x")))
+def test_many_threads_keep_the_count_right(make: MakeCatalogue) -> None:
+    cache = make(5 * memory_of(classifier("x")))
 
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
         for key in rng.integers(0, 20, 500):
-            cache.put(classifier(str(key)))
-            cache.get(str(rng.integers(0, 20)))
-            cache.discard(str(rng.integers(0, 20)))
+            cache.remember(classifier(str(key)))
+            cached(cache, str(rng.integers(0, 20)))
 
     threads = [Thread(target=work, args=(seed,)) for seed in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert cache._entries.currsize == sum(map(_size, cache._entries.values())) <= cache._entries.maxsize
+    assert cache._cache.currsize == sum(map(memory_of, cache._cache.values())) <= cache._cache.maxsize

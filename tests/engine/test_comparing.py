@@ -19,10 +19,6 @@ SUPPORT = colour_support(2)
 FILES = [SUPPORT[1][0], image_bytes((3, 90, 200), seed=99), SUPPORT[0][0]]
 
 
-def nothing() -> None:
-    pass
-
-
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The classifiers whose support sets are read."""
@@ -64,9 +60,9 @@ def test_who_waits_leaves_with_its_client(engine: Engine) -> None:
     made = engine.adapt(SUPPORT).classifier
     caller = Caller()
     queue = engine._comparisons._queue
-    with queue.turn(nothing, object()), ThreadPoolExecutor(1) as threads:  # as if another request had its turn
+    with queue.turn(Caller()), ThreadPoolExecutor(1) as threads:  # as if another request had its turn
         waiting = threads.submit(predict, engine, FILES, made.id, caller, examples=True)
-        wait_until(lambda: len(queue._line) == 1)
+        wait_until(lambda: queue._admission.pending == 2)
         caller.cancellation.cancel()
         fails(ErrorCode.CLIENT_GONE, lambda: waiting.result(30))
     assert predict(engine, FILES, made.id, examples=True).examples == (2, None, 1)
@@ -76,11 +72,11 @@ def test_nobody_waits_for_ever_and_not_many_do(make_engine: MakeEngine) -> None:
     engine = make_engine(max_queue_seconds=0.3)
     made = engine.adapt(SUPPORT).classifier
     queue = engine._comparisons._queue
-    with queue.turn(nothing, object()):
+    with queue.turn(Caller()):
         fails(ErrorCode.QUEUE_TIMEOUT, lambda: predict(engine, FILES, made.id, examples=True))
         with ExitStack() as others:
             for _ in range(15):
-                others.enter_context(queue._places.admit())
+                others.enter_context(queue._admission.admit())
             error = fails(ErrorCode.OVERLOADED, lambda: predict(engine, FILES, made.id, examples=True))
         assert error.detail == {"pending": 16, "received": 1, "limit": 16}
         assert "the field examples asks for" in error.message

@@ -6,7 +6,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from comln_serve.engine.adapting.deadline import raised_after
+from comln_serve.engine.adapting.fitting import raised_after
 from tests.support.waiting import wait_until
 
 LONG, SOON = 3600.0, 0.02

@@ -4,14 +4,15 @@ from typing import Any, NoReturn
 
 import pytest
 
+from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding import decoders as module
 from comln_serve.engine.embedding.decoders import Decoders
-from comln_serve.engine.embedding.job import Job, JobLimits
+from comln_serve.engine.embedding.job import Job
 from comln_serve.imaging import FORMATS, ImageError, Preprocessing
 from tests.support.waiting import wait_until
 
 POLICY = Preprocessing(image_size=8)
-LIMITS = JobLimits(1000.0, 1000.0)
+SETTINGS = Settings(max_queue_seconds=1000, max_inference_seconds=1000)
 
 
 def test_a_tenant_with_one_image_at_a_time_has_every_second_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +20,7 @@ def test_a_tenant_with_one_image_at_a_time_has_every_second_turn(monkeypatch: py
     order: list[str] = []
 
     def request(name: str, images: int) -> None:
-        job = Job(images, LIMITS, tenant=name)
+        job = Job(images, SETTINGS, tenant=name)
         decoders.submit(job, [name.encode()] * images, POLICY, lambda _position, _views: None, partial=True)
 
     def look(data: bytes, **_options: Any) -> NoReturn:

@@ -16,7 +16,7 @@ from comln_serve.engine.admission import Admission
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding import decoders
 from comln_serve.engine.embedding.backbone import OnnxBackbone
-from comln_serve.engine.embedding.batcher import Batch
+from comln_serve.engine.embedding.batcher import Batcher
 from comln_serve.engine.engine import Caller, Engine, NewClassifier
 from comln_serve.errors import ErrorCode, ServiceError
 from tests.support.engines import MakeEngine, batcher_of, before_each_batch, fails, predict
@@ -42,12 +42,13 @@ def test_fifty_adaptations_at_once_do_not_mix(
     batcher, sizes, many_wait = batcher_of(engine), list[int](), Event()
     requests = list[int]()  # in each batch
 
-    class Counted(Batch):
-        def __init__(self, items: Sequence[Any]) -> None:
-            super().__init__(items)
-            requests.append(len(self.jobs))
+    embed = Batcher._embed
 
-    monkeypatch.setattr("comln_serve.engine.embedding.batcher.Batch", Counted)
+    def counted(self: Batcher, items: Sequence[Any], *, alone: bool) -> None:
+        requests.append(len({item.job for item in items}))
+        embed(self, items, alone=alone)
+
+    monkeypatch.setattr(Batcher, "_embed", counted)
 
     def hold_first(count: int) -> None:
         """However busy the machine is: many images wait once a thread takes its second batch."""

@@ -12,12 +12,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from comln_serve.engine.embedding.job import Job, JobLimits
+from comln_serve.configuration.settings import Settings
+from comln_serve.engine.embedding.job import Job
 from comln_serve.errors import ErrorCode, ServiceError
 from tests.support.waiting import SOON
 
 ONE, TWO = np.array([1, 2], np.float32), np.array([3, 4], np.float32)
-PATIENT = JobLimits(SOON, SOON)
+
+
+def limits(max_queue_seconds: float, max_inference_seconds: float) -> Settings:
+    return Settings(max_queue_seconds=max_queue_seconds, max_inference_seconds=max_inference_seconds)
+
+
+PATIENT = limits(SOON, SOON)
 
 
 def result_of(job: Job, *, awaited: bool) -> NDArray[np.float32]:
@@ -60,14 +67,11 @@ def test_all_views_of_all_images_but_the_skipped_are_waited_for() -> None:
 
 @pytest.mark.parametrize("awaited", [True, False])
 @pytest.mark.parametrize(
-    ("limits", "runs", "code"),
-    [
-        (JobLimits(0.05, SOON), False, ErrorCode.QUEUE_TIMEOUT),
-        (JobLimits(SOON, 0.05), True, ErrorCode.INFERENCE_TIMEOUT),
-    ],
+    ("settings", "runs", "code"),
+    [(limits(0.05, SOON), False, ErrorCode.QUEUE_TIMEOUT), (limits(SOON, 0.05), True, ErrorCode.INFERENCE_TIMEOUT)],
 )
-def test_time_limits_end_it(limits: JobLimits, runs: bool, code: ErrorCode, awaited: bool) -> None:
-    job = Job(1, limits)
+def test_time_limits_end_it(settings: Settings, runs: bool, code: ErrorCode, awaited: bool) -> None:
+    job = Job(1, settings)
     with job.running() if runs else nullcontext(), pytest.raises(ServiceError) as caught:
         result_of(job, awaited=awaited)
     assert caught.value.code is code
@@ -75,7 +79,7 @@ def test_time_limits_end_it(limits: JobLimits, runs: bool, code: ErrorCode, awai
 
 
 def test_a_stuck_image_ends_it_though_others_are_decoded_meanwhile() -> None:
-    job = Job(2, JobLimits(SOON, 0.2))
+    job = Job(2, limits(SOON, 0.2))
     meanwhile = 0
 
     def decode_others() -> None:

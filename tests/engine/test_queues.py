@@ -13,7 +13,7 @@ from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine import queues
 from comln_serve.engine.adapting import adaptation
 from comln_serve.engine.adapting.changes import RemoveExamples
-from comln_serve.engine.cancellation import Cancellation
+from comln_serve.engine.cancellation import Caller, Cancellation
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.engine.queues import Queue
 from comln_serve.errors import ErrorCode
@@ -25,20 +25,31 @@ MORE = colour_support()
 MakeQueue = Callable[[Settings, SharedCounts], Queue]
 
 
-def nothing() -> None:
-    pass
-
-
 def queue(at_once: int, max_waiting: int, max_seconds: float = 60, processes: int = 1) -> Queue:
-    return Queue(Count.ADAPTATIONS, at_once, max_waiting, max_seconds, SharedCounts(processes))
+    settings = Settings(max_queue_seconds=max_seconds)
+    return Queue(Count.ADAPTATIONS, settings, SharedCounts(processes), at_once, max_waiting)
 
 
-def held(pool: ThreadPoolExecutor, solves: Queue, classifier: str, tenant: str = "") -> tuple[Event, Future[str]]:
-    """Ask for a turn on another thread; once it is there it lasts until the event is set."""
+def at_work(solves: Queue) -> tuple[int, int]:
+    """How many turns run in a queue, and how many requests wait."""
+    waiting = sum(
+        len(members)
+        for places in (solves._places, *(one for one, _ in solves._of_one.values()))
+        for members in places._waiting._groups.values()
+    )
+    return solves._admission.pending - waiting, waiting
+
+
+def held(
+    pool: ThreadPoolExecutor, solves: Queue, classifier: str, tenant: str = "", began: list[str] | None = None
+) -> tuple[Event, Future[str]]:
+    """Ask for a turn on another thread; once it is there, which is noted, it lasts until the event is set."""
     release = Event()
 
     def solve() -> str:
-        with solves.turn(nothing, classifier, tenant):
+        with solves.turn(Caller(tenant), classifier):
+            if began is not None:
+                began.append(classifier)
             assert release.wait(60)
         return classifier
 
@@ -49,13 +60,13 @@ def test_a_few_solve_and_a_few_wait() -> None:
     solves = queue(at_once=2, max_waiting=1)
     with ThreadPoolExecutor(3) as pool:
         turns = [held(pool, solves, classifier) for classifier in "abc"]
-        wait_until(lambda: len(solves._running) == 2 and len(solves._line) == 1)
-        error = fails(ErrorCode.OVERLOADED, lambda: solves.turn(nothing, "d").__enter__())
+        wait_until(lambda: at_work(solves) == (2, 1))
+        error = fails(ErrorCode.OVERLOADED, lambda: solves.turn(Caller(), "d").__enter__())
         assert "3 adaptations are under way" in error.message
         for release, _ in turns:
             release.set()
         assert [future.result() for _, future in turns] == ["a", "b", "c"]
-    with solves.turn(nothing, "d"):
+    with solves.turn(Caller(), "d"):
         pass
 
 
@@ -63,9 +74,9 @@ def test_changes_of_one_classifier_wait_for_each_other_and_keep_nobody_else() ->
     solves = queue(at_once=2, max_waiting=9)
     with ThreadPoolExecutor(3) as pool:
         first, second = held(pool, solves, "a"), held(pool, solves, "a")
-        wait_until(lambda: len(solves._running) == 1 and len(solves._line) == 1)
-        with solves.turn(nothing, "b"):
-            assert sorted(solves._running) == ["a", "b"]
+        wait_until(lambda: at_work(solves) == (1, 1))
+        with solves.turn(Caller(), "b"):
+            assert at_work(solves) == (2, 1)
         first[0].set()
         assert first[1].result() == "a"
         second[0].set()
@@ -75,20 +86,19 @@ def test_changes_of_one_classifier_wait_for_each_other_and_keep_nobody_else() ->
 def test_tenants_take_turns() -> None:
     """However many adaptations of one wait, and whichever came first."""
     solves = queue(at_once=1, max_waiting=9)
-    with ThreadPoolExecutor(5) as pool:
-        turns = {}
-        for classifier in ("a1", "a2", "a3", "b1", "b2"):
-            turns[classifier] = held(pool, solves, classifier, classifier[0])
-            wait_until(lambda: len(solves._line) + len(solves._running) == len(turns))
-        order: list[Any] = []
-        while len(order) < len(turns):
-            wait_until(lambda: len(solves._running) == 1)
-            order += solves._running
+    with ThreadPoolExecutor(6) as pool:
+        turns, order = {}, list[str]()
+        for classifier in ("z", "a1", "a2", "a3", "b1", "b2"):
+            turns[classifier] = held(pool, solves, classifier, classifier[0], order)
+            wait_until(lambda: at_work(solves) == (1, len(turns) - 1))
+        for count in range(1, len(turns) + 1):
+            wait_until(lambda count=count: len(order) == count)  # type: ignore[misc]
             release, done = turns[order[-1]]
             release.set()
             done.result(60)
-    assert order == ["a1", "b1", "a2", "b2", "a3"]
-    assert not solves._served, "nothing is kept of tenants without work"
+    assert order == ["z", "a1", "b1", "a2", "b2", "a3"]
+    assert at_work(solves) == (0, 0)
+    assert not solves._of_one, "nothing is kept of classifiers without work"
 
 
 @pytest.mark.parametrize("processes", [1, 3])
@@ -97,16 +107,16 @@ def test_changes_of_one_classifier_leave_places_to_others(processes: int) -> Non
     solves = queue(at_once=2, max_waiting=16 * processes, processes=processes)
     with ThreadPoolExecutor(9) as pool:
         turns = [held(pool, solves, "a") for _ in range(9)]
-        wait_until(lambda: len(solves._running) == 1 and len(solves._line) == 8)
-        error = fails(ErrorCode.OVERLOADED, lambda: solves.turn(nothing, "a").__enter__())
+        wait_until(lambda: at_work(solves) == (1, 8))
+        error = fails(ErrorCode.OVERLOADED, lambda: solves.turn(Caller(), "a").__enter__())
         assert "8 changes of this classifier are waiting" in error.message
         assert error.detail == {"pending": 8, "received": 1, "limit": 8}
-        with solves.turn(nothing, "b"):
+        with solves.turn(Caller(), "b"):
             pass
         for release, _ in turns:
             release.set()
         assert {future.result() for _, future in turns} == {"a"}
-    with solves.turn(nothing, "a"):
+    with solves.turn(Caller(), "a"):
         pass
 
 
@@ -114,24 +124,23 @@ def test_who_waits_too_long_or_has_left_goes() -> None:
     solves = queue(at_once=1, max_waiting=9, max_seconds=0.1)
     gone = Cancellation()
     gone.cancel()
-    with solves.turn(nothing, "a"):
-        error = fails(ErrorCode.QUEUE_TIMEOUT, lambda: solves.turn(nothing, "b").__enter__())
+    with solves.turn(Caller(), "a"):
+        error = fails(ErrorCode.QUEUE_TIMEOUT, lambda: solves.turn(Caller(), "b").__enter__())
         assert error.detail == {"allowed_seconds": 0.1}
         patient = queue(at_once=1, max_waiting=9)
-        with patient.turn(nothing, "a"):
-            fails(ErrorCode.CLIENT_GONE, lambda: patient.turn(gone.check, "b").__enter__())
-        assert patient._line == []
-    assert solves._line == []
-    with solves.turn(nothing, "b"):
+        with patient.turn(Caller(), "a"):
+            fails(ErrorCode.CLIENT_GONE, lambda: patient.turn(Caller(cancellation=gone), "b").__enter__())
+            assert at_work(patient) == (1, 0)
+        assert at_work(solves) == (1, 0)
+    with solves.turn(Caller(), "b"):
         pass
 
 
-def test_who_waits_is_woken_when_a_turn_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "_CHECK_S", 60)
+def test_who_waits_is_woken_when_a_turn_ends() -> None:
     solves = queue(at_once=1, max_waiting=9)
     with ThreadPoolExecutor(2) as pool:
         first, second = held(pool, solves, "a"), held(pool, solves, "b")
-        wait_until(lambda: len(solves._running) == 1 and len(solves._line) == 1)
+        wait_until(lambda: at_work(solves) == (1, 1))
         for release, _ in (first, second):
             release.set()
         assert (first[1].result(20), second[1].result(20)) == ("a", "b")
@@ -154,8 +163,8 @@ def test_turns_at_once_in_each_process(
     solves = make(settings.model_copy(update={"max_queue_seconds": 0.01}), SharedCounts(processes))
     with ExitStack() as turns:
         for _ in range(at_once):
-            turns.enter_context(solves.turn(nothing, object()))
-        fails(ErrorCode.QUEUE_TIMEOUT, lambda: solves.turn(nothing, object()).__enter__())
+            turns.enter_context(solves.turn(Caller()))
+        fails(ErrorCode.QUEUE_TIMEOUT, lambda: solves.turn(Caller()).__enter__())
 
 
 @pytest.mark.parametrize(
@@ -171,13 +180,13 @@ def test_a_tenant_leaves_the_last_places_to_others(
     solves = make(settings.model_copy(update={"require_keys": True, "max_queue_seconds": 0.01}), shared)
     with ExitStack() as turns:
         for _ in range(at_once):
-            turns.enter_context(solves.turn(nothing, object(), "many"))
+            turns.enter_context(solves.turn(Caller("many")))
         for count, code in ((elsewhere - 1, ErrorCode.QUEUE_TIMEOUT), (elsewhere, ErrorCode.OVERLOADED)):
             shared.process = 1
             shared.set(unit, count)
             shared.process = 0
-            fails(code, lambda: solves.turn(nothing, object(), "many").__enter__())
-        fails(ErrorCode.QUEUE_TIMEOUT, lambda: solves.turn(nothing, object(), "few").__enter__())
+            fails(code, lambda: solves.turn(Caller("many")).__enter__())
+        fails(ErrorCode.QUEUE_TIMEOUT, lambda: solves.turn(Caller("few")).__enter__())
 
 
 @pytest.fixture

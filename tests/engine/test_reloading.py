@@ -18,8 +18,8 @@ from fastapi.testclient import TestClient
 from comln_serve.api.app import create_app
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.engine import Engine, ModelsReloaded, NewClassifier
-from comln_serve.engine.models import LocalModel, Model, Models
-from comln_serve.engine.reloading import ServedModels
+from comln_serve.engine.models import LocalModel, Model
+from comln_serve.engine.served import Models, ServedModels
 from comln_serve.errors import ErrorCode
 from comln_serve.storage import Edit
 from tests.support.bundles import break_backbone, edit_manifest, edit_tensors, poison_backbone, replace_file
@@ -130,19 +130,22 @@ def test_a_name_never_stands_for_what_cannot_predict(live: Engine, models: Path)
     shutil.rmtree(models / "tiny-prototype")
     change_embedder(models, "tiny-learned")
     live.reload()
-    fails(ErrorCode.MODEL_CHANGED, lambda: live.promote(held.id))
-    error = fails(ErrorCode.MODEL_CHANGED, lambda: live.roll_back("letters"))
+    with live.changing() as store:
+        fails(ErrorCode.MODEL_CHANGED, lambda: store.promote(held.id))
+        error = fails(ErrorCode.MODEL_CHANGED, lambda: store.roll_back("letters"))
     assert error.message.startswith(
         "Classifier 'letters@1' was adapted on model 'tiny-prototype', which this server does"
     )
     assert predict(live, QUERY, "letters").classifier.version == 2
-    fails(ErrorCode.MODEL_CHANGED, lambda: live.promote("letters@1"))
-    assert live.promote("letters@2").promoted
+    with live.changing() as store:
+        fails(ErrorCode.MODEL_CHANGED, lambda: store.promote("letters@1"))
+        assert store.promote("letters@2").promoted
     unnamed = live.adapt(five, NewClassifier(model="tiny")).classifier
     change_embedder(models)
     live.reload()
-    fails(ErrorCode.MODEL_CHANGED, lambda: live.edit(unnamed.id, Edit(name="letters")))
-    assert not live.edit(unnamed.id, Edit(name="letters", promote=False, metadata={"a": "b"})).promoted
+    with live.changing() as store:
+        fails(ErrorCode.MODEL_CHANGED, lambda: store.edit(unnamed.id, Edit(name="letters")))
+        assert not store.edit(unnamed.id, Edit(name="letters", promote=False, metadata={"a": "b"})).promoted
 
 
 def test_a_head_replaced_in_place_adapts_a_classifier_at_its_next_change(live: Engine, models: Path) -> None:

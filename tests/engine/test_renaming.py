@@ -204,7 +204,8 @@ def test_versions_stay_and_can_be_rolled_back_to(engine: Engine) -> None:
     assert (third.version, third.promoted, third.labels) == (3, True, ("Red", "green", "Blue"))
     merged = engine.change(third.id, RenameClasses({"Red": "Blue"})).classifier
     assert (merged.version, merged.labels) == (4, ("Blue", "green"))
-    assert engine.roll_back("letters").version == 3
+    with engine.changing() as store:
+        assert store.roll_back("letters").version == 3
     assert predict(engine, QUERIES, "letters").classifier.labels == ("Red", "green", "Blue")
     assert engine.classifiers.of().support("letters@1")[1].classes == ("red", "green", "blue")
 

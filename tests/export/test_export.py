@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -36,6 +35,7 @@ from comln_serve.export.resampling import LEAST_OPSET, resample
 from comln_serve.imaging import Preprocessing, pixel_views
 from examples.run_exported import decode
 from tests.support.bundles import calibration, edit_manifest
+from tests.support.documents import blocks, document
 from tests.support.engines import MakeEngine, Serve
 from tests.support.image_files import colour_support
 from tests.support.messages import adapt_form, check_error, engine_of, predict_form
@@ -208,7 +208,7 @@ def test_the_documented_way_from_a_photo_to_probabilities(
     model: str, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The block of docs/export.md computes what `/predict` answers, from a file of the head alone."""
-    (block,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "export.md").read_text(), flags=re.DOTALL)
+    (block,) = blocks(document("export.md"), "python")
     groceries = sorted(path for path in (REPOSITORY / "examples" / "groceries").iterdir() if path.is_dir())
     client = serve(models_dir=REPOSITORY / "models", default_model=model)
     (tmp_path / "models").symlink_to(REPOSITORY / "models")

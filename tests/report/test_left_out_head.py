@@ -10,6 +10,7 @@ import pytest
 
 from comln_serve.engine.engine import Engine, NewClassifier
 from tests.support.bundles import edit_manifest, edit_tensors
+from tests.support.documents import document
 from tests.support.engines import MakeEngine, predict
 from tests.support.paths import REPOSITORY
 
@@ -59,6 +60,6 @@ def test_the_examples_are_recognised_as_well_by_a_head_learned_without_them(engi
         predicted = predict(engine, [photo for photo, _ in query], made.id)
         labels = np.array(made.labels)[predicted.probabilities.argmax(axis=1)]
         right[model] = int(np.sum(labels == np.array([label for _, label in query])))
-    said = " ".join((REPOSITORY / "docs" / "tutorial-shop.md").read_text(encoding="utf-8").split())
+    said = " ".join(document("tutorial-shop.md").split())
     assert f"With the head learned without these photos {right[LEFT_OUT]} of the 70 are right (" in said
     assert f"accuracy: {right[SHIPPED]}/70" in said

@@ -5,10 +5,11 @@ import sys
 
 import pytest
 
+from tests.support.documents import document
 from tests.support.paths import REPOSITORY
 from tests.support.programs import python
 
-TEXT = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+TEXT = document("architecture.md")
 SECTIONS = dict(re.findall(r"^## (.+?)$(.+?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 MODULE = re.compile(r"\b(?:comln_serve|training)/[a-z0-9_/]+\.py\b")
 

@@ -10,19 +10,12 @@ import pytest
 
 from comln_serve.api.errors import STATUS
 from docs._hooks.settings_table import settings_table
+from tests.support.documents import blocks, document
 from tests.support.live import live_server
 from tests.support.paths import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 MODELS = REPOSITORY / "models"
-
-
-def document(name: str) -> str:
-    return (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
-
-
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
 def curl_commands(text: str) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.support.documents import blocks, document
 from tests.support.live import live_server
 from tests.support.paths import REPOSITORY
 
@@ -22,14 +23,6 @@ OTHER_ADDRESS = "http://localhost:8001"
 
 # Processors round the floating-point layers of an 8-bit network differently.
 BETWEEN_CPUS = 0.015
-
-
-def document(name: str) -> str:
-    return (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
-
-
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.decoders import Decoders
-from comln_serve.engine.embedding.job import Job, JobLimits
+from comln_serve.engine.embedding.job import Job
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.imaging import FORMATS, ImageError, ImageFile, Preprocessing, StoppedError, fit_views, open_image
 from tests.support import http
@@ -102,13 +103,19 @@ def decoders() -> Iterator[Decoders]:
     decoders.close()
 
 
+def waiting_pixels(decoders: Decoders) -> int:
+    """Of the large images that wait."""
+    with decoders._lock:
+        return sum(file.pixels for upload in decoders._large.members("") for _, file in upload.large)
+
+
 POLICY = Preprocessing(image_size=8)
-LIMITS = JobLimits(max_queue_s=60.0, max_run_s=60.0)
+SETTINGS = Settings(max_queue_seconds=60, max_inference_seconds=60)
 
 
 def decode(decoders: Decoders, files: list[bytes], job: Job | None = None, *, partial: bool = False) -> Future[Any]:
     """Begin to decode the files of a request; the embedding of an image is its mean colour."""
-    job = job or Job(len(files), LIMITS)
+    job = job or Job(len(files), SETTINGS)
 
     def embed(position: int, pixels: NDArray[np.uint8] | None) -> None:
         if pixels is None:
@@ -179,7 +186,7 @@ def test_a_tenant_with_many_requests_does_not_delay_others(decoders: Decoders) -
     image = solid("RGB", 1000)
     many = [decode(decoders, [image]) for _ in range(100)]
     before = sum(request.done() for request in many)
-    single = decode(decoders, [solid("RGB", 20)], Job(1, LIMITS, tenant="other"))
+    single = decode(decoders, [solid("RGB", 20)], Job(1, SETTINGS, tenant="other"))
     single.result(60)
     assert sum(request.done() for request in many) - before < len(many) / 2
     for request in many:
@@ -187,20 +194,20 @@ def test_a_tenant_with_many_requests_does_not_delay_others(decoders: Decoders) -
 
 
 def test_a_request_with_large_images_is_refused_while_too_many_wait(decoders: Decoders) -> None:
-    first = Job(24, LIMITS)
+    first = Job(24, SETTINGS)
     some = decode(decoders, [solid("RGB")] * 24, first)
-    wait_until(lambda: decoders.waiting_pixels.total() > 16 * SIDE * SIDE)
+    wait_until(lambda: waiting_pixels(decoders) > 16 * SIDE * SIDE)
     with pytest.raises(ServiceError) as caught:
         decode(decoders, [solid("RGB")]).result(60)
     assert caught.value.code is ErrorCode.OVERLOADED
     assert caught.value.detail["limit_pixels"] == 16 * SIDE * SIDE
-    other = decode(decoders, [solid("RGB")], Job(1, LIMITS, tenant="other"))
+    other = decode(decoders, [solid("RGB")], Job(1, SETTINGS, tenant="other"))
     assert len(other.result(60)) == 1, "another tenant's does not wait for all of these"
     assert not some.done()
     first.cancel()
     with pytest.raises(ServiceError):
         some.result(60)
-    wait_until(lambda: not decoders.waiting_pixels)  # nothing is kept of tenants without work
+    wait_until(lambda: not decoders._large)
     assert len(decode(decoders, [solid("RGB")]).result(60)) == 1
 
 
@@ -269,12 +276,12 @@ def test_what_was_given_up_leaves_the_line_at_once(decoders: Decoders, monkeypat
     large = solid("RGB")
     first = decode(decoders, [large])
     for _ in range(20):
-        job = Job(2, LIMITS)
+        job = Job(2, SETTINGS)
         upload = decoders.submit(job, [large, large], POLICY, lambda _position, _pixels: None)
-        wait_until(lambda: decoders.waiting_pixels.total() > 0)
+        wait_until(lambda: waiting_pixels(decoders) > 0)
         job.cancel()
         decoders.forget(upload)
-    wait_until(lambda: decoders.waiting_pixels.total() == 0)
+    wait_until(lambda: waiting_pixels(decoders) == 0)
     last = decode(decoders, [large])
     go_on.set()
     assert len(first.result(60)) == len(last.result(60)) == 1

@@ -7,8 +7,8 @@ from threading import Event
 import pytest
 
 from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.places import Places
 from comln_serve.storage import Store, database
-from comln_serve.storage.places import Places
 from tests.support.classifiers import add
 from tests.support.waiting import wait_until
 
@@ -44,6 +44,19 @@ def test_who_gives_up_takes_no_place() -> None:
     places.give_back()
     assert places.take("b", 0)
     assert not places.take("c", 0)
+
+
+def test_who_is_told_to_leave_takes_no_place() -> None:
+    places, gone = Places(1), Event()
+    assert places.take("a", 0)
+    with ThreadPoolExecutor(1) as pool:
+        leaving = pool.submit(places.take, "b", 60, gone)
+        wait_until(lambda: waiting(places) == 1)
+        gone.set()
+        assert not leaving.result(30)
+    assert waiting(places) == 0
+    places.give_back()
+    assert places.take("c", 0)
 
 
 def test_a_tenant_with_many_readers_keeps_no_other_waiting(database_url: str) -> None:

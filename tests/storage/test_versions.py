@@ -199,9 +199,11 @@ def test_two_servers_see_each_others_promotions(
         one.adapt(colour_support(shots), NewClassifier(name=NAME, promote=shots != 2))
         assert answers(other) == answers(one) == {1: 1, 2: 1, 3: 3}[shots]
     assert [answers(other, f"{NAME}@{version}") for version in (1, 2, 3)] == [1, 2, 3]
-    assert one.promote(f"{NAME}@2").promoted
+    with one.changing() as store:
+        assert store.promote(f"{NAME}@2").promoted
     assert answers(other) == 2
-    assert other.roll_back(NAME).version == 3
+    with other.changing() as store:
+        assert store.roll_back(NAME).version == 3
     assert answers(one) == 3
     assert one.classifiers.of().describe(f"{NAME}@3").promoted
     third = one.classifiers.find(NAME).id
@@ -210,5 +212,6 @@ def test_two_servers_see_each_others_promotions(
     assert answers(other) == 1
     fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: answers(other, third))
     fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: answers(other, f"{NAME}@3"))
-    fails(ErrorCode.NOTHING_TO_ROLL_BACK_TO, lambda: other.roll_back(NAME))
+    with other.changing() as store:
+        fails(ErrorCode.NOTHING_TO_ROLL_BACK_TO, lambda: store.roll_back(NAME))
     assert other.adapt(colour_support(), NewClassifier(name=NAME)).classifier.version == 4

@@ -46,7 +46,7 @@ class Held:
     @property
     def threads(self) -> int:
         """How many batches run at a time."""
-        return self._batcher.limits.threads
+        return self._batcher.at_once
 
     @property
     def queued(self) -> int:

@@ -4,6 +4,7 @@
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +20,13 @@ ABOUT = About(description="A tiny test model.", licence="Apache-2.0", data="none
 BUNDLES = {"tiny": "zero", "tiny-prototype": "prototype", "tiny-learned": "learned"}
 
 
-def tiny_config(start: str = "zero", ways: int = 5, image_size: int = 16) -> Config:
-    """A Conv-4 of 8 channels on 16 px colour images: embeddings of size 8."""
-    return Config.model_validate(
+def tiny_config(start: str = "zero", ways: int = 5, image_size: int = 16, **changes: Any) -> Config:
+    """A Conv-4 of 8 channels on 16 px colour images: embeddings of size 8.
+
+    Args:
+        changes: of sections, as of `changed`.
+    """
+    config = Config.model_validate(
         {
             "data": {"kind": "image_folder", "preprocessing": {"image_size": image_size}},
             "backbone": {"channels": 8},
@@ -31,6 +36,16 @@ def tiny_config(start: str = "zero", ways: int = 5, image_size: int = 16) -> Con
             "updates": 4,
         }
     )
+    return changed(config, **changes)
+
+
+def changed(config: Config, **changes: Any) -> Config:
+    """The configuration with other values of some keys of its sections; a section with a kind replaces the whole."""
+    tree = config.model_dump(mode="json")
+    for name, value in changes.items():
+        merge = isinstance(tree[name], dict) and isinstance(value, dict) and "kind" not in value
+        tree[name] = {**tree[name], **value} if merge else value
+    return Config.model_validate(tree)
 
 
 def tiny_model(config: Config) -> MetaModel:
@@ -48,11 +63,15 @@ def tiny_model(config: Config) -> MetaModel:
     return model.eval()
 
 
+def checkpoint_of(model: MetaModel, command: str = "a", hardware: str = "b") -> Checkpoint:
+    """A model as a run saves it, before its first update."""
+    return Checkpoint(model.config, 0, model.state_dict(), {}, {}, 0.0, 0.0, [], command, hardware)
+
+
 def write_bundle(folder: Path, config: Config) -> MetaModel:
     """Export a tiny model to `folder` with the real exporter, and return the torch model."""
     model = tiny_model(config)
-    checkpoint = Checkpoint(config, 0, model.state_dict(), {}, {}, 0.0, 0.0, [], "a", "b")
-    export_bundle(checkpoint, folder, ABOUT)
+    export_bundle(checkpoint_of(model), folder, ABOUT)
     return model
 
 

@@ -1,6 +1,8 @@
 """Training runs and their networks, as tests make and compare them."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,9 +12,32 @@ from torch import nn
 
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
+from tests.support.tiny import tiny_config
 from training.checkpoint import Checkpoint
 from training.checkpoint_names import LAST
+from training.config import Config
 from training.data import ImageSet
+
+
+def config(start: str = "zero", **changes: Any) -> Config:
+    """A run of four updates that learns `colour_classes` quickly."""
+    return tiny_config(start, **{"optimiser": {"lr": 0.02, "head_lr": 0.05}, **changes})
+
+
+def image_set(images: NDArray[Any], sizes: Sequence[int], **more: Any) -> ImageSet:
+    """Images in classes "0", "1", ... of these sizes, one after the other."""
+    ends = np.cumsum(sizes)
+    members = tuple(np.arange(end - size, end) for end, size in zip(ends, sizes, strict=True))
+    return ImageSet(images, members, tuple(map(str, range(len(sizes)))), **more)
+
+
+def colour_classes(n_classes: int = 8, per_class: int = 8, size: int = 16) -> ImageSet:
+    """Classes that differ in colour, and are learned in a few updates."""
+    rng = np.random.default_rng(0)
+    centres = rng.integers(30, 225, (n_classes, 1, 1, 1, 3))
+    noise = rng.integers(-25, 26, (n_classes, per_class, size, size, 3))
+    images = (centres + noise).clip(0, 255).astype(np.uint8).reshape(-1, size, size, 3)
+    return image_set(images, [per_class] * n_classes)
 
 
 def save_images(data: ImageSet, folder: Path) -> Path:
@@ -59,7 +84,7 @@ def check_equal_runs(one: Path, other: Path, updates: int) -> None:
 def check_served(
     bundle: Path, images: NDArray[np.uint8], expected: NDArray[np.float32], *, rtol: float = 1e-3, atol: float = 1e-4
 ) -> None:
-    """A server computes these embeddings of the images, of one alone and of several in a batch."""
+    """A server computes these embeddings of the images, of one alone, of several in a batch and of all."""
     backbone = OnnxBackbone(load_bundle(bundle), "cpu")
-    for count in (1, 7):
+    for count in (1, 7, len(images)):
         np.testing.assert_allclose(backbone.embed(images[:count]), expected[:count], rtol=rtol, atol=atol)

@@ -46,7 +46,7 @@ class Pace:
             if loop.time() - self._connected_at < _CONNECTING_S:
                 self._use(loop)
             return
-        waiting = self._waiting.count(tenant)
+        waiting = len(self._waiting.members(tenant))
         if waiting >= self._most_waiting and not begun:
             raise ServiceError(
                 ErrorCode.OVERLOADED,

@@ -1,6 +1,7 @@
 """Routes that list, show, edit, delete, promote and roll back classifiers, and rename their classes."""
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated
 
@@ -24,10 +25,11 @@ from comln_serve.api.routes.shared import (
     Ref,
 )
 from comln_serve.api.work import as_json, begin, change, engine_of, make, read
+from comln_serve.domain.classifier import ClassifierRecord
 from comln_serve.domain.reference import ID_PREFIX
 from comln_serve.engine.adapting.changes import RenameClasses
 from comln_serve.errors import ErrorCode
-from comln_serve.storage import Edit
+from comln_serve.storage import Edit, TenantStore
 
 router = APIRouter(tags=["classifiers"])
 
@@ -121,7 +123,8 @@ async def edit_classifier(request: Request, ref: Ref) -> Response:
     )
 
     def edited() -> tuple[str, Response]:
-        found = engine.edit(ref, edit, tenant)
+        with engine.changing(tenant) as store:
+            found = store.edit(ref, edit)
         return found.id, as_json(schemas.ClassifierDetail.model_validate(found))
 
     current_record().classifier, answer = await change(request, edited)
@@ -160,10 +163,7 @@ async def promote(
     """Name the version as name@version, or by its id. Refused if its model is not served here, as predictions by the
     name would be.
     """
-    engine, tenant = engine_of(request), tenant_of(request)
-    promoted = await change(request, lambda: engine.promote(ref, tenant, instead_of=instead_of))
-    current_record().classifier = promoted.id
-    return schemas.ClassifierInfo.model_validate(promoted)
+    return await _promoted(request, lambda store: store.promote(ref, instead_of=instead_of))
 
 
 @router.post(
@@ -174,10 +174,20 @@ async def promote(
 @adapts
 async def rollback(request: Request, ref: Ref) -> schemas.ClassifierInfo:
     """Takes a name. Each further rollback goes back one more. A version counts by its last promotion."""
+    return await _promoted(request, lambda store: store.roll_back(ref))
+
+
+async def _promoted(request: Request, call: Callable[[TenantStore], ClassifierRecord]) -> schemas.ClassifierInfo:
+    """Let a name stand for the classifier that the call returns."""
     engine, tenant = engine_of(request), tenant_of(request)
-    promoted = await change(request, lambda: engine.roll_back(ref, tenant))
-    current_record().classifier = promoted.id
-    return schemas.ClassifierInfo.model_validate(promoted)
+
+    def promoted() -> ClassifierRecord:
+        with engine.changing(tenant) as store:
+            return call(store)
+
+    found = await change(request, promoted)
+    current_record().classifier = found.id
+    return schemas.ClassifierInfo.model_validate(found)
 
 
 @router.post(

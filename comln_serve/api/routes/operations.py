@@ -14,7 +14,7 @@ from comln_serve.api.routes.shared import WAITING_ERRORS
 from comln_serve.api.work import change, engine_of
 from comln_serve.domain.support import MIN_CLASSES
 from comln_serve.engine.models import Model
-from comln_serve.engine.reloading import ModelsReloaded
+from comln_serve.engine.served import ModelsReloaded
 from comln_serve.errors import ErrorCode, ServiceError
 
 router = APIRouter()

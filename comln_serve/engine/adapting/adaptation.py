@@ -20,8 +20,9 @@ from comln_serve.engine.cancellation import Caller
 from comln_serve.engine.classifiers.catalogue import Catalogue
 from comln_serve.engine.clock import StageClock
 from comln_serve.engine.embedding.decoders import File, Upload
-from comln_serve.engine.models import Model, Models
+from comln_serve.engine.models import Model
 from comln_serve.engine.queues import Queue
+from comln_serve.engine.served import Models
 from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.storage import ChangedError, IdempotencyKey, KeyTakenError, Resolved, TenantStore, utc_now
 
@@ -72,46 +73,50 @@ class NewClassifier:
     expires_in_seconds: int | None = None
 
 
+@dataclass
 class ClassifierMaker:
-    """Makes or changes one classifier for one request: embeds support images, solves for the classifier, stores it."""
+    """Makes or changes one classifier for one request: embeds support images, solves for the classifier, stores it.
 
-    def __init__(
-        self,
-        settings: Settings,
-        catalogue: Catalogue,
-        embedding: Embedding,
-        solves: Queue,
-        models: Models,
-        caller: Caller,
-        *,
-        partial: bool = False,
-    ) -> None:
-        """Begin to time the request.
+    Attributes:
+        embedding: embeds image files during a block.
+        solves: the queue of all requests.
+        models: those served when the request began.
+        partial: leave out images that cannot be used.
+    """
 
-        Args:
-            embedding: embeds image files during a block.
-            solves: the queue of all requests.
-            models: those served when the request began.
-            partial: leave out images that cannot be used.
-        """
-        self._settings, self._catalogue, self._embedding, self._solves = settings, catalogue, embedding, solves
-        self._models, self._caller, self._partial = models, caller, partial
-        self._store = catalogue.of(caller.tenant)
+    settings: Settings
+    catalogue: Catalogue
+    embedding: Embedding
+    solves: Queue
+    models: Models
+    caller: Caller
+    partial: bool
+
+    def __post_init__(self) -> None:
+        self._store = self.catalogue.of(self.caller.tenant)
         self._clock = StageClock()
         self._key: IdempotencyKey | None = None
         self._rejected: tuple[Rejected, ...] = ()
 
     def adapt(self, support: Support, new: NewClassifier) -> Adapted:
         """See `Engine.adapt`."""
-        return self._once("adapt", support, vars(new), lambda: self._make(support, new))
+
+        def make() -> Classifier:
+            model, labels = self.models.find(new.model), [label for _, label in support]
+            self._check_new(labels, model)
+            examples = self._embedded(support, model)
+            _check_classes_left(labels, examples.classes, self._rejected)
+            return self._fit_new(model, examples, new)
+
+        return self._once("adapt", support, vars(new), make)
 
     def adapt_to_embeddings(
         self, support: SupportSet, embedder_sha256: str, new: NewClassifier, digest: str
     ) -> Adapted:
         """See `Engine.adapt_to_embeddings`."""
 
-        def make_of() -> Classifier:
-            model = self._models.embedding_like(new.model or self._models.default, embedder_sha256)
+        def make() -> Classifier:
+            model = self.models.embedding_like(new.model or self.models.default, embedder_sha256)
             manifest = model.bundle.manifest
             expected = len(manifest.preprocessing.shares) * manifest.embedding_size
             if support.embeddings.shape[1] != expected:
@@ -126,12 +131,33 @@ class ClassifierMaker:
             embeddings = as_stored(support.embeddings, manifest.stored_embeddings)
             return self._fit_new(model, replace(support, embeddings=embeddings), new)
 
-        return self._once("embeddings", (), {**vars(new), "digest": digest}, make_of)
+        return self._once("embeddings", (), {**vars(new), "digest": digest}, make)
 
     def add_examples(self, reference: str, support: Support, *, promote: bool) -> Adapted:
         """See `Engine.add_examples`."""
-        options = {"reference": reference, "promote": promote}
-        return self._once("examples", support, options, lambda: self._extend(reference, support, promote=promote))
+        # By embedder, as a retry may find the name on another model.
+        embedded: dict[str, SupportSet] = {}
+
+        def embed(stored: ClassifierRecord) -> SupportSet:
+            model, labels = self.models.of(stored), [*stored.labels, *(label for _, label in support)]
+            self._check_size(sum(stored.examples) + len(support), len(set(labels)))
+            check_classes(labels, model)
+            self._check_version(stored)
+            if model.embedder_sha256 not in embedded:
+                embedded[model.embedder_sha256] = self._embedded(support, model, stored)
+            return embedded[model.embedder_sha256]
+
+        def extend(stored: Classifier, examples: SupportSet) -> Changed:
+            extended = examples.extended(embed(stored))
+            _check_classes_left([label for _, label in support], extended.classes, self._rejected)
+            return self._fit_again(stored, extended)
+
+        def make() -> Classifier:
+            # Embeds first, so as not to keep others from solving meanwhile.
+            embed(self._store.describe(reference))
+            return self._change(reference, extend, promote=promote)
+
+        return self._once("examples", support, {"reference": reference, "promote": promote}, make)
 
     def change(self, reference: str, change: Change, *, promote: bool) -> Adapted:
         """See `Engine.change`."""
@@ -141,9 +167,7 @@ class ClassifierMaker:
             if len(support.classes) > len(stored.labels):
                 self._check_size(len(support), len(support.classes))
             kept = change.keeping_weights(stored, support)
-            if kept is not None:
-                return kept, support
-            return self._fit_again(stored, support, change.horizon)
+            return self._fit_again(stored, support, change.horizon) if kept is None else (kept, support)
 
         options = {"reference": reference, **change.options(), "promote": promote}
         return self._once(change.operation, (), options, lambda: self._change(reference, apply, promote=promote))
@@ -156,12 +180,12 @@ class ClassifierMaker:
         Args:
             operation, support, options: as of `fingerprint`.
         """
-        if self._partial:  # else left out: the fingerprints of whole requests stay what they were
+        if self.partial:  # else left out: the fingerprints of whole requests stay what they were
             options = {**options, "partial": True}
-        if self._caller.idempotency_key is not None:
-            expires_at = utc_now() + timedelta(seconds=self._settings.idempotency_seconds)
+        if self.caller.idempotency_key is not None:
+            expires_at = utc_now() + timedelta(seconds=self.settings.idempotency_seconds)
             known_by = fingerprint(operation, support, options)
-            self._key = IdempotencyKey(self._caller.idempotency_key, known_by, expires_at)
+            self._key = IdempotencyKey(self.caller.idempotency_key, known_by, expires_at)
         while True:
             earlier = None if self._key is None else self._store.made_by(self._key)
             if earlier is not None:
@@ -178,53 +202,18 @@ class ClassifierMaker:
                 if self._key is not None and self._store.made_by(self._key):
                     continue  # that request did it meanwhile: it took the last place, or nothing is left to change
                 raise
-            self._catalogue.remember(made)
+            self.catalogue.remember(made)
             return Adapted(made, self._clock.milliseconds(), rejected=self._rejected)
 
-    def _make(self, support: Support, new: NewClassifier) -> Classifier:
-        model, labels = self._models.find(new.model), [label for _, label in support]
-        self._check_new(labels, model)
-        examples = self._embedded(support, model, {})
-        _check_classes_left(labels, examples.classes, self._rejected)
-        return self._fit_new(model, examples, new)
-
-    def _check_new(self, labels: Sequence[str], model: Model) -> None:
-        check_classes(labels, model)
-        self._check_size(len(labels), len(set(labels)))
-        self._store.check_room(self._settings.max_classifiers)
-
     def _fit_new(self, model: Model, examples: SupportSet, new: NewClassifier) -> Classifier:
-        with self._solves.turn(self._caller.cancellation.check, object(), self._caller.tenant):
+        with self.solves.turn(self.caller):
             made = self._fit(model, examples, new.horizon)
         lifetime = new.expires_in_seconds
         expires_at = None if lifetime is None else made.created_at + timedelta(seconds=lifetime)
         made = replace(made, name=new.name, metadata=new.metadata, expires_at=expires_at)
-        with self._storing() as (store, key):
-            return store.add(made, examples, limit=self._settings.max_classifiers, promote=new.promote, key=key)
-
-    def _extend(self, reference: str, support: Support, *, promote: bool) -> Classifier:
-        labels = [label for _, label in support]
-        # By embedder, as a retry may find the name on another model.
-        embedded: dict[str, SupportSet] = {}
-
-        def embed(stored: ClassifierRecord) -> SupportSet:
-            model = self._models.of(stored)
-            self._check_size(sum(stored.examples) + len(labels), len({*stored.labels, *labels}))
-            check_classes([*stored.labels, *labels], model)
-            self._check_version(stored)
-            if model.embedder_sha256 not in embedded:
-                shown = {one.label: one.thumbnail for one in stored.classes}
-                embedded[model.embedder_sha256] = self._embedded(support, model, shown)
-            return embedded[model.embedder_sha256]
-
-        def extend(stored: Classifier, examples: SupportSet) -> Changed:
-            extended = examples.extended(embed(stored))
-            _check_classes_left(labels, extended.classes, self._rejected)
-            return self._fit_again(stored, extended)
-
-        # Embeds first, so as not to keep others from solving meanwhile.
-        embed(self._store.describe(reference))
-        return self._change(reference, extend, promote=promote)
+        with self._storing() as store:
+            limit = self.settings.max_classifiers
+            return store.add(made, examples, limit=limit, promote=new.promote, key=self._key)
 
     def _change(
         self, reference: str, apply: Callable[[Classifier, SupportSet], Changed], *, promote: bool
@@ -234,40 +223,37 @@ class ClassifierMaker:
         Within this server, changes of a classifier run one after another. The retries end: each
         means that another request has finished.
         """
-        classifier, check = (self._caller.tenant, reference), self._caller.cancellation.check
         while True:
-            with suppress(ChangedError), self._solves.turn(check, classifier, self._caller.tenant):
+            with suppress(ChangedError), self.solves.turn(self.caller, reference):
                 stored, examples = self._store.support(reference)
                 self._check_version(stored)
                 made, changed = apply(stored, examples)
                 made = replace(made, name=stored.name, metadata=stored.metadata, expires_at=stored.expires_at)
-                with self._storing() as (store, key):
+                with self._storing() as store:
                     if made.name is not None:
                         expected = reference, Resolved(stored.id, stored.revision)
-                        limit = self._settings.max_classifiers
+                        limit, key = self.settings.max_classifiers, self._key
                         return store.add(made, changed, limit=limit, promote=promote, key=key, derived_from=expected)
                     made = replace(made, id=stored.id, created_at=stored.created_at, revision=stored.revision + 1)
-                    store.replace(made, changed, key=key)
+                    store.replace(made, changed, key=self._key)
                     return made
 
-    def _embedded(self, support: Support, model: Model, shown: Mapping[str, int | None]) -> SupportSet:
-        """The images that can be used. Notes the others.
-
-        Args:
-            shown: as of `labels_to_show`.
-        """
+    def _embedded(self, support: Support, model: Model, stored: ClassifierRecord | None = None) -> SupportSet:
+        """The images that can be used; `stored` is the classifier that gets them, None: a new one. Notes the others."""
         files, labels = [file for file, _ in support], [label for _, label in support]
-        seen = Seen(labels, labels_to_show(labels, shown) if self._settings.keep_thumbnails else ())
+        shown = {} if stored is None else {one.label: one.thumbnail for one in stored.classes}
+        seen = Seen(labels, labels_to_show(labels, shown) if self.settings.keep_thumbnails else ())
         # The images are in work no longer than this: a solve may wait for seconds, and keeps no other images out.
-        with self._embedding(
-            files, model, self._clock, self._caller, seen.take, all_views=True, partial=self._partial
+        with self.embedding(
+            files, model, self._clock, self.caller, seen.take, all_views=True, partial=self.partial
         ) as upload:
             embeddings = upload.job.wait()
-            embeddings = embeddings.reshape(len(embeddings), -1)
         self._rejected = rejected = upload.rejected
-        # Before adapting: examples that are added later then give the same classifier as all of them at once.
-        embeddings = as_stored(embeddings, model.bundle.manifest.stored_embeddings)
+        if self._key is not None:  # for the answer to a repeated request
+            self._key = replace(self._key, rejected=rejected)
         kept = without(labels, rejected)
+        # Before adapting: examples that are added later then give the same classifier as all of them at once.
+        embeddings = as_stored(embeddings.reshape(len(embeddings), -1), model.bundle.manifest.stored_embeddings)
         return SupportSet.of(embeddings, seen.hashes(rejected), kept, seen.thumbnails(rejected))
 
     def _fit_again(
@@ -276,44 +262,45 @@ class ClassifierMaker:
         """Adapt to a support set in place of a classifier's; `horizon` None: as the classifier has it."""
         if horizon is None:
             horizon = stored.horizon if stored.horizon_rule == "given" else stored.horizon_rule
-        return self._fit(self._models.of(stored), support, horizon), support
+        return self._fit(self.models.of(stored), support, horizon), support
 
     def _fit(self, model: Model, support: SupportSet, horizon: float | HorizonRule | None) -> Classifier:
-        seconds = self._settings.max_solve_seconds
-        return fit(model, support, horizon, seconds, self._clock, self._caller.cancellation)
+        seconds = self.settings.max_solve_seconds
+        return fit(model, support, horizon, seconds, self._clock, self.caller.cancellation)
 
     @contextmanager
-    def _storing(self) -> Generator[tuple[TenantStore, IdempotencyKey | None], None, None]:
-        """The tenant's store, for the last stage of a request that its client still waits for.
+    def _storing(self) -> Generator[TenantStore, None, None]:
+        """The tenant's store, for the last stage of a request that its client still waits for."""
+        self.caller.cancellation.check()
+        with self._clock.stage("store"), self.catalogue.changing(self.caller.tenant) as store:
+            yield store
 
-        Also the request's key, with what the answer to a repeated request needs beside the classifier.
-        """
-        self._caller.cancellation.check()
-        key = None if self._key is None else replace(self._key, rejected=self._rejected)
-        with self._clock.stage("store"), self._catalogue.changing(self._caller.tenant) as store:
-            yield store, key
+    def _check_new(self, labels: Sequence[str], model: Model) -> None:
+        check_classes(labels, model)
+        self._check_size(len(labels), len(set(labels)))
+        self._store.check_room(self.settings.max_classifiers)
 
     def _check_version(self, stored: ClassifierRecord) -> None:
         """Refuse a new version if the store is full. Unnamed classifiers change in place."""
         if stored.name is not None:
-            self._store.check_room(self._settings.max_classifiers)
+            self._store.check_room(self.settings.max_classifiers)
 
     def _check_size(self, examples: int, classes: int) -> None:
-        if classes > self._settings.max_classes:
+        if classes > self.settings.max_classes:
             raise ServiceError(
                 ErrorCode.CANNOT_ADAPT,
-                f"The classifier would have {classes} classes; at most {self._settings.max_classes} are allowed (the "
+                f"The classifier would have {classes} classes; at most {self.settings.max_classes} are allowed (the "
                 "server's setting --max-classes).",
                 received_classes=classes,
-                allowed_classes=self._settings.max_classes,
+                allowed_classes=self.settings.max_classes,
             )
-        if examples > self._settings.max_examples:
+        if examples > self.settings.max_examples:
             raise ServiceError(
                 ErrorCode.TOO_MANY_IMAGES,
                 f"The classifier would have {examples} support images; at most "
-                f"{self._settings.max_examples} are allowed. Remove some first.",
+                f"{self.settings.max_examples} are allowed. Remove some first.",
                 received_images=examples,
-                allowed_images=self._settings.max_examples,
+                allowed_images=self.settings.max_examples,
             )
 
 

@@ -4,8 +4,7 @@ A classifier whose classes are renamed keeps its weights, unless two of them bec
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -66,8 +65,8 @@ class RemoveExamples(Change):
         return {"numbers": sorted(self.numbers)}
 
     def support(self, reference: str, examples: SupportSet) -> SupportSet:
-        with _naming_absent(reference):
-            left = examples.without(self.numbers)
+        _check_numbers(reference, examples, self.numbers)
+        left = examples.without(self.numbers)
         if not len(left):
             raise ServiceError(
                 ErrorCode.CANNOT_ADAPT,
@@ -94,8 +93,8 @@ class RelabelExamples(Change):
         return {"labels": {str(number): label for number, label in self.labels.items()}}
 
     def support(self, reference: str, examples: SupportSet) -> SupportSet:
-        with _naming_absent(reference):
-            changed = examples.relabelled(self.labels)
+        _check_numbers(reference, examples, self.labels)
+        changed = examples.relabelled(self.labels)
         if changed.labels == examples.labels:
             number, label = next(iter(self.labels.items()))
             raise ServiceError(
@@ -164,17 +163,12 @@ class AdaptAgain(Change):
         return examples
 
 
-@contextmanager
-def _naming_absent(reference: str) -> Generator[None, None, None]:
-    """Turn a `KeyError` of numbers that no example has into the caller's error."""
-    try:
-        yield
-    except KeyError as error:
-        numbers = list(error.args)
-        named = f"example{'s' * (len(numbers) > 1)} {listed(list(map(str, numbers)))}"
+def _check_numbers(reference: str, examples: SupportSet, numbers: Collection[int]) -> None:
+    if absent := sorted(set(numbers).difference(examples.numbers)):
+        named = f"example{'s' * (len(absent) > 1)} {listed(list(map(str, absent)))}"
         raise ServiceError(
             ErrorCode.EXAMPLE_NOT_FOUND,
             f"Classifier {reference!r} has no {named}; nothing was changed. "
             f"GET /classifiers/{reference}/examples lists them; a number that was removed is not given again.",
-            received=numbers,
-        ) from None
+            received=absent,
+        )

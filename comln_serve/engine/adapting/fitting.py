@@ -1,15 +1,17 @@
 """Adapts a head to a support set, and reports on the result."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from threading import Timer
 
 import numpy as np
+from numpy.typing import NDArray
 
 from comln_serve.bundle.head import HorizonRule
 from comln_serve.domain.classifier import Classifier, HeldOutInfo, softmax
 from comln_serve.domain.reference import new_id
 from comln_serve.domain.support import MIN_CLASSES, SupportSet
-from comln_serve.engine.adapting.deadline import raised_after
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.clock import StageClock
 from comln_serve.engine.models import Model
@@ -84,6 +86,21 @@ def fit(
         thumbnails=support.thumbnails_by_class(),
         W=W,
     )
+
+
+@contextmanager
+def raised_after(seconds: float) -> Generator[NDArray[np.bool_], None, None]:
+    """A (1,) array, which compiled code can read: another thread sets it to True after `seconds`, if the block still
+    runs.
+    """
+    flag = np.zeros(1, dtype=np.bool_)
+    timer = Timer(seconds, flag.fill, (True,))
+    timer.daemon = True  # a process that ends does not wait for it
+    timer.start()
+    try:
+        yield flag
+    finally:
+        timer.cancel()
 
 
 def _cannot_adapt(error: FlowError, horizon: float | HorizonRule, max_seconds: float) -> ServiceError:

@@ -30,7 +30,7 @@ class Comparisons:
             ServiceError: OVERLOADED or QUEUE_TIMEOUT, too many wait, or for too long; CLIENT_GONE;
                 CLASSIFIER_NOT_FOUND, it has been deleted meanwhile.
         """
-        with self._queue.turn(caller.cancellation.check, object(), caller.tenant):
+        with self._queue.turn(caller):
             examples, numbers = self._examples(classifier, embeddings.shape[1], caller.tenant)
             found = find_among(embeddings, examples)
         return tuple(None if position is None else numbers[position] for position in found)

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +26,7 @@ _CPU_BATCH = 4
 _MOST_DIFFERENCE = 0.1
 
 
-class Session(Protocol):
-    """A graph that is ready to run."""
-
-    def run(self, images: NDArray[np.uint8], cancellation: Cancellation) -> NDArray[np.float32]:
-        """Embeddings (n, d) of images (n, S, S, 3)."""
-        ...
+Session = OnnxSession | OpenVinoSession
 
 
 class OnnxBackbone:
@@ -41,12 +35,11 @@ class OnnxBackbone:
     On CUDA a batch is padded with zeros to one of a few sizes: CUDA plans each new input shape
     anew, and a few shapes can all be warmed before the server is ready.
 
-    On a CPU each batch, a small one, runs on its own core: threads that share one wait for each
-    other in every layer. If only one image is in work, all cores share it. That needs a second
-    session, as a session has a fixed number of threads, so the weights are in memory twice. Both
-    give the same embedding, bit for bit, and so does a batch: `warm` tries one image and two sizes.
-    Where a network rounds otherwise on all cores, a single image runs on one core, too; where it does in
-    a batch, images run one by one.
+    On a CPU each batch, a small one, runs on its own core: threads that share one wait for each other in every layer.
+    If only one image is in work, all cores share it. That needs a second session, as a session has a fixed number of
+    threads, so the weights are in memory twice. Both give the same embedding, bit for bit, and so does a batch: `warm`
+    tries one image and two sizes. Where a network rounds otherwise on all cores, a single image runs on one core, too;
+    where it does in a batch, images run one by one.
 
     Attributes:
         provider: what it runs on.

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from threading import Condition, Lock, Thread, current_thread
+from threading import Condition, Thread, current_thread
 from typing import Protocol
 
 import numpy as np
@@ -46,36 +46,6 @@ class Network(Protocol):
 
 
 @dataclass(frozen=True)
-class BatchLimits:
-    """Limits of batches.
-
-    Attributes:
-        max_images: images in one batch.
-        max_delay_s: seconds the oldest image of a batch waits for more, while more are announced.
-        threads: batches that are embedded at the same time.
-        max_run_s: a thread counts as stuck after twice as many seconds in one batch.
-        even: divide what waits evenly among the threads, for threads that each have a core; else
-            each batch is as large as it can be.
-    """
-
-    max_images: int
-    max_delay_s: float
-    threads: int
-    max_run_s: float
-    even: bool = False
-
-    @classmethod
-    def of(cls, settings: Settings, max_images: int, threads: int, *, gathers: bool) -> "BatchLimits":
-        """The limits in the settings.
-
-        Args:
-            gathers: wait for large batches, as on a GPU, where they cost hardly more than small ones.
-        """
-        delay_s = 1e-3 * settings.max_batch_delay_ms if gathers else 0.0
-        return cls(max_images, delay_s, threads, settings.max_inference_seconds, even=not gathers)
-
-
-@dataclass(frozen=True)
 class _Item:
     job: Job
     position: int
@@ -84,35 +54,29 @@ class _Item:
     arrived: float
 
 
-class Batch:
-    """A batch that is being embedded. Its `Cancellation` is raised once all its jobs are over."""
-
-    def __init__(self, items: Sequence[_Item]) -> None:
-        self.items = items
-        self.jobs = list({id(item.job): item.job for item in items}.values())
-        self.cancellation = Cancellation()
-        self._lock, self._wanting = Lock(), len(self.jobs)
-
-    def leave(self) -> None:
-        """Note that a job is over. The last one stops the batch."""
-        with self._lock:
-            self._wanting -= 1
-            unwanted = self._wanting == 0
-        if unwanted:
-            self.cancellation.cancel()
-
-
 class Batcher:
     """Forms batches and embeds them. Thread-safe.
 
     Attributes:
+        max_images: images in one batch.
+        at_once: batches that are embedded at the same time.
         queued: images in no batch yet.
         on_batch: called after every batch with its number of images and the seconds it took.
     """
 
-    def __init__(self, network: Network, limits: BatchLimits, *, name: str) -> None:
-        """Start the threads."""
-        self.network, self.limits = network, limits
+    def __init__(
+        self, network: Network, settings: Settings, *, name: str, max_images: int, at_once: int, gathers: bool
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            gathers: wait for large batches, as on a GPU, where they cost hardly more than small ones: while more images
+                are announced, the oldest of a batch waits for `max_batch_delay_ms`. Else what waits is divided evenly
+                among the threads, which each have a core.
+        """
+        self.network, self.max_images, self.at_once, self._gathers = network, max_images, at_once, gathers
+        self._max_delay_s = 1e-3 * settings.max_batch_delay_ms if gathers else 0.0
+        self._max_run_s = settings.max_inference_seconds
         self.on_batch: Callable[[int, float], None] = lambda _images, _seconds: None
         self._changed = Condition()
         self._waiting: dict[Job, deque[_Item]] = {}
@@ -122,7 +86,7 @@ class Batcher:
         self._busy_since: dict[Thread, float] = {}
         self._closing = False
         # Daemons, so that they do not keep a server alive that failed to start; `close` ends them.
-        self._threads = [Thread(target=self._work, name=f"embed-{name}", daemon=True) for _ in range(limits.threads)]
+        self._threads = [Thread(target=self._work, name=f"embed-{name}", daemon=True) for _ in range(at_once)]
         for thread in self._threads:
             thread.start()
 
@@ -193,7 +157,7 @@ class Batcher:
     @property
     def stuck(self) -> bool:
         """Whether a thread has died, or every thread has worked on one batch for too long."""
-        late = time.monotonic() - 2 * self.limits.max_run_s
+        late = time.monotonic() - 2 * self._max_run_s  # in one batch
         with self._changed:
             since = [self._busy_since.get(thread, math.inf) for thread in self._threads]
         return max(since) < late or not all(thread.is_alive() for thread in self._threads)
@@ -208,18 +172,18 @@ class Batcher:
 
     def _work(self) -> None:
         while (found := self._next()) is not None:
-            batch, alone = found
+            items, alone = found
             try:
-                self._embed(batch, alone=alone)
+                self._embed(items, alone=alone)
             finally:
                 with self._changed:
                     del self._busy_since[current_thread()]
                     if self._closing:
                         self._changed.notify_all()
-            del batch, found  # frees the images before the wait for the next batch
+            del items, found  # frees the images before the wait for the next batch
 
-    def _next(self) -> tuple[Batch, bool] | None:
-        """Wait for a batch; also returns whether it is alone. None: closed and nothing is left."""
+    def _next(self) -> tuple[list[_Item], bool] | None:
+        """Wait for a batch; also returns whether it is one image and alone. None: closed and nothing is left."""
         with self._changed:
             while self._waiting or self._coming or not self._closing:
                 seconds = self._seconds_to_wait(time.monotonic())
@@ -228,24 +192,22 @@ class Batcher:
                 elif items := self._take():
                     alone = not (self._busy_since or self._waiting or self._coming)
                     self._busy_since[current_thread()] = time.monotonic()
-                    return Batch(items), alone and len(items) == 1
+                    return items, alone and len(items) == 1
             return None
 
     def _seconds_to_wait(self, now: float) -> float | None:
         """Seconds until the next batch is due; 0: now; None: when something changes."""
         if not self._waiting:
             return None
-        if self.queued >= self.limits.max_images or not self._coming:
+        if self.queued >= self.max_images or not self._coming:
             return 0.0
         oldest = min(items[0].arrived for items in self._waiting.values())
-        return max(0.0, oldest + self.limits.max_delay_s - now)
+        return max(0.0, oldest + self._max_delay_s - now)
 
     def _take(self) -> list[_Item]:
         """Take the images of the next batch. Drops those of jobs that are over."""
         taken: list[_Item] = []
-        most = self.limits.max_images
-        if self.limits.even:
-            most = min(most, math.ceil(self.queued / self.limits.threads))
+        most = self.max_images if self._gathers else min(self.max_images, math.ceil(self.queued / self.at_once))
         while self._waiting and len(taken) < most:
             job = self._turns.take()
             items = self._waiting[job]
@@ -261,24 +223,30 @@ class Batcher:
                 del self._waiting[job]
         return taken
 
-    def _embed(self, batch: Batch, *, alone: bool) -> None:
-        images = np.stack([item.image for item in batch.items])
+    def _embed(self, items: Sequence[_Item], *, alone: bool) -> None:
+        images, jobs = np.stack([item.image for item in items]), {item.job for item in items}
+        cancellation = Cancellation()
+
+        def stop_if_unwanted() -> None:
+            if all(job.over for job in jobs):
+                cancellation.cancel()
+
         with ExitStack() as running:
-            for job in batch.jobs:
-                running.enter_context(job.running(batch.leave))
+            for job in jobs:
+                running.enter_context(job.running(stop_if_unwanted))
             began = time.perf_counter()
             try:
-                embeddings = self.network.embed(images, batch.cancellation, alone=alone)
+                embeddings = self.network.embed(images, cancellation, alone=alone)
             except Exception as error:  # fails these requests only; the thread must go on
                 if not isinstance(error, ServiceError):
-                    if not all(job.over for job in batch.jobs):
+                    if not all(job.over for job in jobs):
                         logger.exception("embedding %d images failed", len(images))
                     error = embedding_failed()
-                for job in batch.jobs:
+                for job in jobs:
                     job.fail(error)
                 return
             seconds = time.perf_counter() - began
-            for item, embedding in zip(batch.items, embeddings, strict=True):
+            for item, embedding in zip(items, embeddings, strict=True):
                 item.job.embedding_s += seconds / len(images)
                 item.job.deliver(item.position, item.view, embedding)
         try:

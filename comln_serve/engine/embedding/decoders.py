@@ -9,10 +9,11 @@ take together.
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Condition, Lock, Thread, current_thread
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,27 +80,16 @@ class Upload:
         return ServiceError(first.code, message, image=first.index, **first.detail, **more)
 
 
-@dataclass(eq=False)
-class Task:
-    """One file of an upload, taken by a thread.
-
-    Attributes:
-        file: the opened file of a large image; None: not opened yet.
-        parked: the image is large and now waits in the queue of large images.
-    """
+class Task(NamedTuple):
+    """One file of an upload, taken by a thread. `file` is that of a large image, opened already; else None."""
 
     upload: Upload
     position: int
     file: ImageFile | None
-    parked: bool = False
 
 
 class Decoders:
-    """Decodes files and delivers the backbone inputs. Thread-safe.
-
-    Attributes:
-        waiting_pixels: of the large images that wait, by tenant.
-    """
+    """Decodes files and delivers the backbone inputs. Thread-safe."""
 
     def __init__(self, threads: int, max_pixels: int, formats: Sequence[str], max_run_s: float) -> None:
         """Start the threads.
@@ -115,7 +105,6 @@ class Decoders:
         # Those for small and for large images wait apart: a thread that wakes up takes time from embedding.
         self._for_small, self._for_large = Condition(self._lock), Condition(self._lock)
         self._uploads, self._large = Turns[Upload](), Turns[Upload]()
-        self.waiting_pixels = Counter[str]()
         self._held_pixels = 0  # of large images being decoded
         self._busy_since: dict[Thread, float] = {}
         self._closing = False
@@ -150,7 +139,6 @@ class Decoders:
             self._uploads.remove(upload.job.tenant, upload)
             if upload.large:
                 self._large.remove(upload.job.tenant, upload)
-                self._count_waiting(upload, -sum(file.pixels for _, file in upload.large))
                 upload.large.clear()
                 self._for_large.notify_all()
             elif self._closing:
@@ -222,7 +210,6 @@ class Decoders:
                         upload.large.popleft()
                         if upload.large:
                             self._large.add(upload.job.tenant, upload)
-                        self._count_waiting(upload, -file.pixels)
                         self._held_pixels += file.pixels
                         return self._start_task(Task(upload, position, file))
                 elif self._closing and not self._uploads and not self._busy_since:
@@ -247,7 +234,7 @@ class Decoders:
                 data, max_pixels=self._max_pixels, enough=upload.policy.enough, formats=self._formats, check=job.check
             )
             if task.file is None and file.pixels > SMALL:
-                task.parked = self._park(upload, position, file)
+                self._park(upload, position, file)
                 return None
             pixels = fit_views(file, upload.policy, job.views)
         except StoppedError:
@@ -258,19 +245,20 @@ class Decoders:
         upload.deliver(position, pixels)
         return None
 
-    def _park(self, upload: Upload, position: int, file: ImageFile) -> bool:
-        """Queue a large image. Returns False, and fails the request, if too many others wait."""
+    def _park(self, upload: Upload, position: int, file: ImageFile) -> None:
+        """Queue a large image, or fail the request if too many others wait."""
         with self._lock:
             if upload.job.over:  # perhaps forgotten already
-                return False
-            own = sum(waiting.pixels for _, waiting in upload.large)
-            others = self.waiting_pixels[upload.job.tenant] - own
+                return
+            waiting = (other for other in self._large.members(upload.job.tenant) if other is not upload)
+            others = sum(image.pixels for other in waiting for _, image in other.large)
             if others <= self._most_waiting_pixels:
-                self._count_waiting(upload, file.pixels)
                 if not upload.large:
                     self._large.add(upload.job.tenant, upload)
                 upload.large.append((position, file))
-                return True
+                upload.decoding += 1
+                self._for_large.notify_all()
+                return
         upload.job.fail(
             ServiceError(
                 ErrorCode.OVERLOADED,
@@ -280,13 +268,6 @@ class Decoders:
                 limit_pixels=self._most_waiting_pixels,
             )
         )
-        return False
-
-    def _count_waiting(self, upload: Upload, pixels: int) -> None:
-        tenant = upload.job.tenant
-        self.waiting_pixels[tenant] += pixels
-        if not self.waiting_pixels[tenant]:
-            del self.waiting_pixels[tenant]
 
     def _finish_task(self, task: Task, error: ServiceError | None) -> None:
         upload = task.upload
@@ -294,12 +275,11 @@ class Decoders:
             del self._busy_since[current_thread()]
             if task.file is not None:
                 self._held_pixels -= task.file.pixels
-            if not task.parked:
-                upload.decoding -= 1
+            upload.decoding -= 1
             if error is not None:
                 upload.bad[task.position] = error
             failure = upload.failure()
-            if task.file is not None or task.parked or self._closing:
+            if task.file is not None or self._closing:
                 self._for_large.notify_all()
         if failure is not None:
             upload.job.fail(failure)

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from threading import Event, Lock
 from typing import Any
 
@@ -18,29 +17,12 @@ from comln_serve.errors import ErrorCode, ServiceError
 from comln_serve.imaging import StoppedError
 
 
-@dataclass(frozen=True)
-class JobLimits:
-    """Time limits of a request.
-
-    Attributes:
-        max_queue_s: seconds without work on any of its images.
-        max_run_s: seconds to decode one image or to embed one batch.
-    """
-
-    max_queue_s: float
-    max_run_s: float
-
-    @classmethod
-    def of(cls, settings: Settings) -> "JobLimits":
-        """The limits in the settings."""
-        return cls(settings.max_queue_seconds, settings.max_inference_seconds)
-
-
 class Job:
     """The embeddings (count, views, d) of a request's images, or the error that ends it.
 
-    A coroutine awaits the job, or a thread calls `wait`; either enforces its time limits. Other threads decode and
-    embed its images, and stop when it is `over`.
+    A coroutine awaits the job, or a thread calls `wait`; either enforces its time limits: `max_queue_seconds` without
+    work on any of its images, `max_inference_seconds` to decode one or to embed a batch. Other threads decode and embed
+    its images, and stop when it is `over`.
 
     Attributes:
         count: number of images, at least 1.
@@ -51,17 +33,17 @@ class Job:
         waited_s: seconds before work on its first image began; None until then.
     """
 
-    def __init__(self, count: int, limits: JobLimits, views: int = 1, *, finite: bool = True, tenant: str = "") -> None:
+    def __init__(
+        self, count: int, settings: Settings, views: int = 1, *, finite: bool = True, tenant: str = ""
+    ) -> None:
         self.count, self.views, self.finite, self.tenant = count, views, finite, tenant
         self.decoding_s = self.embedding_s = 0.0
         self.waited_s: float | None = None
-        self._limits = limits
+        self._max_queue_s, self._max_run_s = settings.max_queue_seconds, settings.max_inference_seconds
         self._lock = Lock()
-        # Called when the job ends. A waiter adds its call before it looks at `over`, so it misses no end.
-        self._wake: list[Callable[[], None]] = []
         self._waits_from = time.monotonic()
         self._running_since: list[float] = []  # start times, the earliest first
-        self._failed = Cancellation()
+        self._ended = Cancellation()  # raised once the job is over
         self._embeddings: NDArray[np.float32] | None = None
         self._delivered = 0
         self._skipped: list[int] = []
@@ -83,10 +65,10 @@ class Job:
             ServiceError: QUEUE_TIMEOUT or INFERENCE_TIMEOUT, a time limit has passed; CLIENT_GONE,
                 the job was cancelled; or the error passed to `fail`.
         """
-        ended = Event()
-        self._wake.append(ended.set)
-        while not self.over:
-            ended.wait(self._enforce_limits())
+        look = Event()
+        with self._ended.calling(look.set):
+            while not self.over:
+                look.wait(self._enforce_limits())
         return self._result()
 
     def __await__(self) -> Generator[Any, None, NDArray[np.float32]]:
@@ -100,14 +82,14 @@ class Job:
             with suppress(RuntimeError):  # the loop has been closed, at shutdown: nobody waits any more
                 loop.call_soon_threadsafe(look.set)
 
-        self._wake.append(wake)
-        while not self.over:
-            timer = loop.call_later(self._enforce_limits(), look.set)
-            try:
-                await look.wait()
-            finally:
-                timer.cancel()
-            look.clear()
+        with self._ended.calling(wake):
+            while not self.over:
+                timer = loop.call_later(self._enforce_limits(), look.set)
+                try:
+                    await look.wait()
+                finally:
+                    timer.cancel()
+                look.clear()
         return self._result()
 
     def cancel(self) -> None:
@@ -128,7 +110,7 @@ class Job:
         """Count the block as work on the job.
 
         Args:
-            stop: called if the job ends with an error meanwhile, at once if it has already.
+            stop: called when the job ends meanwhile, at once if it has already.
         """
         with self._lock:
             began = time.monotonic()
@@ -136,7 +118,7 @@ class Job:
                 self.waited_s = began - self._waits_from
             self._running_since.append(began)
         try:
-            with self._failed.calling(stop):
+            with self._ended.calling(stop):
                 yield
         finally:
             with self._lock:
@@ -155,14 +137,14 @@ class Job:
                 self._embeddings = np.empty((self.count, self.views, len(embedding)), np.float32)
             self._embeddings[position, view] = embedding
             self._delivered += 1
-            self._wake_if_over()
+        self._tell_if_over()
 
     def skip(self, position: int) -> None:
         """Go on without one image, none of whose views is delivered. One image at least has to be."""
         with self._lock:
             if not self.over:
                 self._skipped.append(position)
-                self._wake_if_over()
+        self._tell_if_over()
 
     def fail(self, error: Exception) -> None:
         """End the job with an error, unless it is over."""
@@ -170,13 +152,11 @@ class Job:
             if self.over:
                 return
             self._error = error
-            self._wake_if_over()
-        self._failed.cancel()
+        self._ended.cancel()
 
-    def _wake_if_over(self) -> None:
+    def _tell_if_over(self) -> None:
         if self.over:
-            for call in self._wake:
-                call()
+            self._ended.cancel()
 
     def _result(self) -> NDArray[np.float32]:
         if self._error is not None:
@@ -195,24 +175,23 @@ class Job:
 
     def _enforce_limits(self) -> float:
         """End the job if a limit has passed. Returns the seconds until one can pass, at least 0."""
-        limits = self._limits
         with self._lock:
             now, runs = time.monotonic(), bool(self._running_since)
             if runs:
-                left = self._running_since[0] + limits.max_run_s - now
+                left = self._running_since[0] + self._max_run_s - now
             else:  # work may begin before the next look, and then exceed max_run_s
-                left = min(self._waits_from + limits.max_queue_s - now, limits.max_run_s)
+                left = min(self._waits_from + self._max_queue_s - now, self._max_run_s)
             if left > 0 or self.over:
                 return max(0.0, left)
         if not runs:
-            self.fail(waited_too_long(limits.max_queue_s, "The images"))
+            self.fail(waited_too_long(self._max_queue_s, "The images"))
             return 0.0
         self.fail(
             ServiceError(
                 ErrorCode.INFERENCE_TIMEOUT,
-                f"Decoding or embedding an image took longer than the {limits.max_run_s:g} s allowed. Nothing "
+                f"Decoding or embedding an image took longer than the {self._max_run_s:g} s allowed. Nothing "
                 "was changed; try again, or tell the operator.",
-                allowed_seconds=limits.max_run_s,
+                allowed_seconds=self._max_run_s,
             )
         )
         return 0.0

@@ -75,8 +75,7 @@ def open_session(graph: bytes, where: str, provider: Literal["auto", "cuda", "cp
         # Threads that spin while waiting would take the CPU from those that decode images.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         exact_products(options)
-        # A graph may load weights from other files, which no checksum covers: give it an empty
-        # folder.
+        # A graph may load weights from other files, which no checksum covers: give it an empty folder.
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", nowhere)
         if provider != "cpu" and _CUDA in ort.get_available_providers() and may_have_gpu():
             ort.preload_dlls()

@@ -21,7 +21,7 @@ from comln_serve.bundle import Bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import Count, SharedCounts
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.embedding.job import Job, JobLimits, embedding_failed
+from comln_serve.engine.embedding.job import Job, embedding_failed
 from comln_serve.engine.embedding_process.wire import BatchMemory, Opened, new_socket, receive, send
 from comln_serve.engine.models import LocalModel
 from comln_serve.errors import ServiceError, StartupError
@@ -63,7 +63,6 @@ class Embedder:
     def __init__(self, listening: socket.socket, settings: Settings, shared: SharedCounts) -> None:
         self._listening, self._settings, self._shared = listening, settings, shared
         self._networks = _Networks(settings)
-        self._limits = JobLimits.of(settings)
         self._gone: dict[int, Cancellation] = {}  # by the connection's descriptor
 
     def run(self) -> int:
@@ -101,7 +100,7 @@ class Embedder:
 
     def _serve(self, connection: socket.socket, gone: Cancellation) -> None:
         """Answer the calls of one connection until its process closes it or dies, at which `gone` is raised."""
-        user = User(self._networks, self._limits, gone)
+        user = User(self._networks, self._settings, gone)
         with connection:
             try:
                 while True:
@@ -206,8 +205,8 @@ class _Networks:
 class User:
     """What one connection uses: a model, and memory for its batches. See `wire` for the calls."""
 
-    def __init__(self, networks: _Networks, limits: JobLimits, gone: Cancellation) -> None:
-        self._networks, self._limits, self._gone = networks, limits, gone
+    def __init__(self, networks: _Networks, settings: Settings, gone: Cancellation) -> None:
+        self._networks, self._settings, self._gone = networks, settings, gone
         self._model: LocalModel | None = None
         self._memory: BatchMemory  # from `take_memory` on
 
@@ -227,8 +226,8 @@ class User:
         self._model = self._networks.take(sha256, bundle)
         if self._model is None:
             return None
-        limits = self._model.batcher.limits
-        return Opened(self._model.provider, limits.threads, limits.max_images)
+        batcher = self._model.batcher
+        return Opened(self._model.provider, batcher.at_once, batcher.max_images)
 
     def take_bundle(self, file: int) -> Opened | None:
         """Open the bundle that is pickled in a file, and use its model."""
@@ -239,7 +238,7 @@ class User:
     def warm(self) -> int:
         """Prepare to embed. Returns the number of images that a batch may have."""
         self._networks.warm(self.model.embedder_sha256)
-        return self.model.batcher.limits.max_images
+        return self.model.batcher.max_images
 
     def take_memory(self, images: int, file: int) -> None:
         """Use this memory for batches of at most so many images."""
@@ -252,7 +251,7 @@ class User:
         Raises:
             ServiceError: as `Job.wait`.
         """
-        job = Job(count, self._limits, finite=False)
+        job = Job(count, self._settings, finite=False)
         with self._gone.calling(job.cancel), self.model.batcher.embedding(job, self._memory.images[:count]):
             self._memory.embeddings[:count] = job.wait()[:, 0]
 

@@ -7,7 +7,6 @@ import socket
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from comln_serve.bundle import Bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.cancellation import Cancellation
-from comln_serve.engine.embedding.batcher import Batcher, BatchLimits
+from comln_serve.engine.embedding.batcher import Batcher
 from comln_serve.engine.embedding_process.wire import BatchMemory, Opened, ask, memory_file, new_socket
 from comln_serve.engine.models import Model
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
@@ -57,10 +56,14 @@ class Channel:
             OSError: the process has died, here and below.
             StartupError: the bundle or the provider cannot be used.
         """
-        if self._opened is None:
-            known: Opened | None = ask(self._connection, "open", self._bundle.embedder_sha256)
-            self._opened = known or self._give_bundle()
-        return self._opened
+        opened = self._opened or ask(self._connection, "open", self._bundle.embedder_sha256)
+        if opened is None:  # the bundle is not known yet
+            pickled = pickle.dumps(self._bundle)
+            with memory_file(len(pickled)) as file:
+                os.pwrite(file, pickled, 0)
+                opened = ask(self._connection, "take_bundle", file=file)
+        self._opened = opened
+        return opened
 
     def warm(self) -> int:
         """Have the backbone warmed, if it is not. Returns the number of images that a batch may have.
@@ -82,7 +85,11 @@ class Channel:
         self.warm()
         memory = self._memory
         if memory is None or len(memory.images) < len(images):
-            memory = self._memory = self._new_memory(max(len(images), self.open().max_images))
+            manifest, most = self._bundle.manifest, max(len(images), self.open().max_images)
+            shape = (most, manifest.preprocessing.image_size, manifest.embedding_size)
+            with memory_file(BatchMemory.length(*shape)) as file:
+                ask(self._connection, "take_memory", most, file=file)
+                memory = self._memory = BatchMemory(file, *shape)
         memory.images[: len(images)] = images
         ask(self._connection, "embed", len(images))
         return memory.embeddings[: len(images)].copy()
@@ -95,21 +102,6 @@ class Channel:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
-
-    def _give_bundle(self) -> Opened:
-        pickled = pickle.dumps(self._bundle)
-        with memory_file(len(pickled)) as file:
-            os.pwrite(file, pickled, 0)
-            opened: Opened = ask(self._connection, "take_bundle", file=file)
-        return opened
-
-    def _new_memory(self, images: int) -> BatchMemory:
-        """Memory for a batch, which the other process has, too."""
-        manifest = self._bundle.manifest
-        shape = (images, manifest.preprocessing.image_size, manifest.embedding_size)
-        with memory_file(BatchMemory.length(*shape)) as file:
-            ask(self._connection, "take_memory", images, file=file)
-            return BatchMemory(file, *shape)
 
 
 class SharedModel(Model):
@@ -135,11 +127,15 @@ class SharedModel(Model):
             opened = self._on_channel(Channel.open)
         except ServiceError as error:
             raise StartupError(f"model {bundle.name}: {error.message}") from error
-        at_once = max(2, opened.batches)  # so that a batch waits there when another has been embedded
-        gathers = opened.provider == "cuda"
-        limits = BatchLimits.of(settings, self._share(opened.max_images), at_once, gathers=gathers)
-        # A weak reference, as a cycle would never be freed: a warm server excludes its objects from garbage collection.
-        super().__init__(bundle, Batcher(weakref.proxy(self), limits, name=bundle.name))
+        batcher = Batcher(
+            weakref.proxy(self),  # a cycle would never be freed: a warm server excludes its objects from collection
+            settings,
+            name=bundle.name,
+            max_images=self._share(opened.max_images),
+            at_once=max(2, opened.batches),  # so that a batch waits there when another has been embedded
+            gathers=opened.provider == "cuda",
+        )
+        super().__init__(bundle, batcher)
 
     def warm(self) -> None:
         """Have the backbone warmed.
@@ -148,8 +144,7 @@ class SharedModel(Model):
             StartupError: it cannot be run.
             ServiceError: NOT_READY, the process that embeds died again and again.
         """
-        images = self._on_channel(Channel.warm)
-        self.batcher.limits = replace(self.batcher.limits, max_images=self._share(images))
+        self.batcher.max_images = self._share(self._on_channel(Channel.warm))
 
     def close(self) -> None:
         super().close()

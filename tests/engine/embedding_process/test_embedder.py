@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from comln_serve.bundle import Bundle, load_bundle
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import SharedCounts
-from comln_serve.engine import opening
+from comln_serve.engine import bundles
 from comln_serve.engine.cancellation import Cancellation
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.embedding.batcher import Batcher
@@ -93,7 +93,7 @@ def test_embeddings_are_those_of_the_process_itself(
 ) -> None:
     monkeypatch.setattr(OnnxBackbone, "on_gpu", on_gpu)
     alone = LocalModel(bundle, settings, 1)
-    models = [opening.open_model(bundle, settings, shared) for _ in range(2)]
+    models = [bundles.open_model(bundle, settings, shared) for _ in range(2)]
     try:
         for model in models:
             assert isinstance(model, SharedModel)

@@ -41,9 +41,7 @@ def bundles(models_dir: Path, folder: Path) -> Path:
     """The usual bundles, and `tiny-far`, which adapts so far that it is sure of things."""
     models = folder / "models"
     shutil.copytree(models_dir, models)
-    config = tiny_config()
-    head = config.head.model_copy(update={"initial_horizon": 1e4})
-    write_bundle(models / "tiny-far", config.model_copy(update={"head": head}))
+    write_bundle(models / "tiny-far", tiny_config(head={"initial_horizon": 1e4}))
     return models
 
 

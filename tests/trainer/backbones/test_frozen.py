@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,64 +9,32 @@ import pytest
 import torch
 
 from comln_serve.bundle import load_bundle
-from tests.support.tiny import ABOUT, tiny_config
-from tests.support.training import check_served, save_images
-from tests.trainer.backbones.test_onnx_backbones import NORMALISATION, SIZE, write_model
+from tests.support.commands import Command
+from tests.support.graphs import NORMALISATION, SIZE, write_model
+from tests.support.tiny import ABOUT, checkpoint_of, tiny_config
+from tests.support.training import check_served, colour_classes, save_images
 from tests.trainer.backbones.test_torchvision_backbones import IMAGENET, trained
-from tests.trainer.runs.test_training import colour_classes
 from training.bundles.export import export_bundle, with_backbone
 from training.checkpoint import Checkpoint
 from training.checkpoint_names import BEST, LAST
-from training.cli import main
 from training.commands.subject import open_subject
 from training.config import Config, ConfigError
-from training.data import sample_episode
-from training.data.resident import ResidentImages
 from training.errors import BackboneError, ExportError
 from training.model import MetaModel
 from training.runs.embedded import embed_once
-from training.runs.episodes import MetaBatch, episode_loss
 from training.runs.fit import fit
 
 pytestmark = pytest.mark.slow
 
 
 def frozen_config(backbone: dict[str, object], start: str = "prototype", size: int = SIZE) -> Config:
-    tree = tiny_config(start, ways=4, image_size=size).model_dump(mode="json")
-    tree["backbone"] = backbone
-    tree["optimiser"].update(lr=0.5, head_lr=0.05)
-    return Config.model_validate(tree)
+    return tiny_config(start, 4, size, backbone=backbone, optimiser={"lr": 0.5, "head_lr": 0.05})
 
 
 def onnx_config(folder: Path, start: str = "prototype") -> Config:
     path = str(write_model(folder / "model.onnx"))
     keys = {"kind": "onnx", "path": path, "output": "flat", "normalise": "l2"}
     return frozen_config(keys | NORMALISATION, start)
-
-
-@pytest.mark.parametrize("rotations", [1, 4])
-def test_training_on_embeddings_equals_training_on_images(tmp_path: Path, rotations: int) -> None:
-    """Equal seeds give equal episodes, including rotated classes, and equal losses."""
-    data = replace(colour_classes(size=SIZE), rotations=rotations)
-    model = MetaModel(onnx_config(tmp_path))
-    embedded = embed_once(model, data)
-    assert embedded.images.shape == (rotations * len(data.images), 6)
-    assert embedded.images.dtype == np.float32
-    assert embedded.n_classes == data.n_classes
-    losses: list[list[float]] = []
-    for learner, source in ((model, data), (model.on_embeddings(), embedded)):
-        learner.train()
-        row: list[float] = []
-        for seed in range(5):
-            episode = sample_episode(np.random.default_rng(seed), source, 4, 2, 3)
-            classes = np.concatenate([np.repeat(episode.classes, 2), np.repeat(episode.classes, 3)])
-            indices = np.concatenate([episode.support.ravel(), episode.query.ravel()])
-            resident = ResidentImages(source, torch.device("cpu"))
-            batch = MetaBatch(resident.gather(classes, indices)[None], (2,) * 4)
-            row.append(float(episode_loss(learner, batch).detach()))
-        losses.append(row)
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
-    assert len(set(losses[0])) == 5
 
 
 def test_the_model_on_embeddings_shares_parameters_and_state(tmp_path: Path) -> None:
@@ -113,42 +80,35 @@ EXPORT = ["--description", "Colours.", "--data-description", "Eight.", "--licenc
 
 
 def test_an_onnx_model_from_recipe_to_bundle(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, comln_train: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A path relative to the recipe; run and bundle have equal accuracies; a moved file can be given, or is named."""
-    data = colour_classes(size=SIZE)
-    images = str(save_images(data, tmp_path / "images"))
+    images = save_images(colour_classes(size=SIZE), tmp_path / "images")
     tree = onnx_config(tmp_path).model_dump(mode="json", exclude_defaults=True)
     tree["backbone"] |= {"kind": "onnx", "path": "model.onnx"}
     recipe, run, bundle = tmp_path / "recipe.yaml", tmp_path / "run", tmp_path / "bundle"
     recipe.write_text(json.dumps(tree))
-    assert main(["fit", str(recipe), "--data", images, "--out", str(run)]) == 0
+    comln_train("fit", recipe, "--data", images, "--out", run)
 
     moved = tmp_path / "elsewhere" / "model.onnx"
     moved.parent.mkdir()
     (tmp_path / "model.onnx").rename(moved)
-    export = ["export", str(run), "--to", str(bundle), *EXPORT]
-    assert main(export) == 2
-    assert f"{tmp_path / 'model.onnx'}: no such file" in capsys.readouterr().err
-    assert main([*export, "--set", "backbone.mean=[0, 0, 0]"]) == 2
-    assert "backbone.mean cannot be changed after training" in capsys.readouterr().err
+    export = ["export", run, "--to", bundle, *EXPORT]
+    assert f"{tmp_path / 'model.onnx'}: no such file" in comln_train.refused(*export)
+    said = comln_train.refused(*export, "--set", "backbone.mean=[0, 0, 0]")
+    assert "backbone.mean cannot be changed after training" in said
     monkeypatch.chdir(moved.parent)
-    assert main([*export, "--set", "backbone.path=model.onnx"]) == 0
+    comln_train(*export, "--set", "backbone.path=model.onnx")
     config = load_bundle(bundle).manifest.training.config
     assert config["backbone"]["path"] == "model.onnx"
     assert str(tmp_path) not in (bundle / "bundle.json").read_text()
 
     moved.rename(tmp_path / "model.onnx")
-    figures: list[list[float]] = []
-    for folder in (run, bundle):
-        capsys.readouterr()
-        options = "--task 4x1 --episodes 10 --queries 3 --format json"
-        assert main(f"evaluate {folder} --data {images} {options}".split()) == 0
-        text = capsys.readouterr().out
-        figures.append([float(mean) for mean in re.findall(r'"mean": ([0-9.]+)', text)])
+    measure = f"--data {images} --task 4x1 --episodes 10 --queries 3 --format json".split()
+    printed = [comln_train("evaluate", folder, *measure) for folder in (run, bundle)]
+    figures = [re.findall(r'"mean": ([0-9.]+)', text) for text in printed]
     assert figures[0] == figures[1] != []
-    assert main(["evaluate", str(run), "--data", images, "--record"]) == 2
-    assert "--record needs a bundle" in capsys.readouterr().err
+    assert "--record needs a bundle" in comln_train.refused("evaluate", run, "--data", images, "--record")
 
 
 def test_a_run_on_embeddings_gets_its_network_at_export(tmp_path: Path) -> None:
@@ -199,8 +159,5 @@ def test_images_are_refused_as_embeddings(tmp_path: Path) -> None:
 
 
 def test_a_trained_backbone_cannot_be_replaced(tmp_path: Path) -> None:
-    settings = tiny_config()
-    state = MetaModel(settings).state_dict()
-    checkpoint = Checkpoint(settings, 0, state, {}, {}, 0.0, 0.0, [])
     with pytest.raises(ExportError, match=r"backbone\.mean cannot be changed.*conv4"):
-        with_backbone(checkpoint, ("backbone.mean=[0, 0, 0]",))
+        with_backbone(checkpoint_of(MetaModel(tiny_config())), ("backbone.mean=[0, 0, 0]",))

@@ -1,6 +1,5 @@
 """Embeddings that are feature maps or tokens, made one vector by `comln-train wrap`."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,43 +7,31 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
+from tests.support.graphs import NODE, SIZE, Change, ending, write_model
 from tests.trainer.backbones.test_backbones import images
-from tests.trainer.backbones.test_onnx_backbones import SIZE, by_torch, write_model
+from tests.trainer.backbones.test_onnx_backbones import by_torch
 from tests.trainer.bundles.wrapping import MEAN_AND_STD, backbone_of, embed, refusal, unit, wrap
 from training.backbones.centre import centre_weights
 from training.backbones.onnx_reduction import suitable_reduction
 
-Change = Callable[[onnx.GraphProto], None]
 SIDE = SIZE - 2  # of the feature map "embeddings", which has 6 channels
 
 
-def ending(*nodes: onnx.NodeProto, **constants: np.ndarray) -> Change:
-    """More nodes on the feature map; the last makes the graph's one output, of which only the type is declared."""
-
-    def change(graph: onnx.GraphProto) -> None:
-        graph.node.extend(nodes)
-        graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
-        del graph.output[:]
-        graph.output.append(helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None))
-
-    return change
-
-
 PATCHES = (
-    helper.make_node("Transpose", ["embeddings"], ["last"], perm=[0, 2, 3, 1]),
-    helper.make_node("Reshape", ["last", "square"], ["patches"]),
+    NODE("Transpose", ["embeddings"], ["last"], perm=[0, 2, 3, 1]),
+    NODE("Reshape", ["last", "square"], ["patches"]),
 )
 SQUARE = np.array([0, SIDE**2, 6])
-CHANNELS_LAST = ending(helper.make_node("Transpose", ["embeddings"], ["map"], perm=[0, 2, 3, 1]))
+CHANNELS_LAST = ending(NODE("Transpose", ["embeddings"], ["map"], perm=[0, 2, 3, 1]))
 TOKENS = ending(*PATCHES, square=SQUARE)
 # The class token is ten times the first patch.
 WITH_CLASS = ending(
     *PATCHES,
-    helper.make_node("Gather", ["patches", "zero"], ["patch"], axis=1),
-    helper.make_node("Mul", ["patch", "ten"], ["class"]),
-    helper.make_node("Concat", ["class", "patches"], ["tokens"], axis=1),
+    NODE("Gather", ["patches", "zero"], ["patch"], axis=1),
+    NODE("Mul", ["patch", "ten"], ["class"]),
+    NODE("Concat", ["class", "patches"], ["tokens"], axis=1),
     square=SQUARE,
     zero=np.array([0]),
     ten=np.array(10, dtype=np.float32),

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ from torch import Tensor
 
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
+from tests.support.commands import Command
+from tests.support.graphs import NODE, NORMALISATION, SIZE, Change, set_constant, write_model
 from tests.trainer.backbones.test_backbones import images
-from tests.trainer.backbones.test_onnx_backbones import NORMALISATION, SIZE, write_model
 from training.backbones.backbone import Backbone
 from training.backbones.pooling import CentrePooling
-from training.cli import main
 from training.config import BackboneConfig
 from training.errors import BackboneError
 
@@ -30,6 +29,22 @@ RESNET = {"kind": "torchvision", "architecture": "resnet18"}
 def make(size: int = 64, **keys: object) -> Backbone:
     torch.manual_seed(0)
     return Backbone(BackboneConfig.model_validate(keys), size).eval()
+
+
+def of_graph(path: Path, **keys: object) -> Backbone:
+    return make(SIZE, kind="onnx", path=str(path), **{"output": "flat", **NORMALISATION, **keys})
+
+
+def replacing(made: onnx.NodeProto, **constants: object) -> Change:
+    """The model with this node in the place of its mean over positions."""
+
+    def change(graph: onnx.GraphProto) -> None:
+        at = next(i for i, node in enumerate(graph.node) if node.op_type == "GlobalAveragePool")
+        graph.node[at].CopyFrom(made)
+        for name, value in constants.items():
+            set_constant(graph, name, value)
+
+    return change
 
 
 def expected(maps: Tensor, sigma: float, power: float) -> np.ndarray:
@@ -120,42 +135,29 @@ def test_networks_without_a_mean_over_positions(kind: str, architecture: str) ->
         make(224, kind=kind, architecture=architecture, pooling={"sigma": 0.3})
 
 
-def reduce_mean(axes: list[int], *, opset: int, keepdims: int) -> Callable[[onnx.GraphProto], None]:
-    """The model's mean as a ReduceMean, whose axes are an attribute before operator set 18 and an input from it on."""
-
-    def change(graph: onnx.GraphProto) -> None:
-        at = next(i for i, node in enumerate(graph.node) if node.op_type == "GlobalAveragePool")
-        attributes = {"axes": axes} if opset < 18 else {}
-        inputs = ["embeddings"] if opset < 18 else ["embeddings", "axes"]
-        if opset >= 18:
-            graph.initializer.append(numpy_helper.from_array(np.array(axes), "axes"))
-        made = helper.make_node("ReduceMean", inputs, ["pooled"], keepdims=keepdims, **attributes)
-        graph.node[at].CopyFrom(made)
-
-    return change
-
-
 @pytest.mark.parametrize("power", [1.0, 2.0])
 @pytest.mark.parametrize(
     ("opset", "change"),
-    [(8, None), (17, reduce_mean([2, 3], opset=17, keepdims=1)), (18, reduce_mean([-2, -1], opset=18, keepdims=0))],
+    [
+        (8, None),
+        # The axes are an attribute before operator set 18 and an input from it on.
+        (17, replacing(NODE("ReduceMean", ["embeddings"], ["pooled"], keepdims=1, axes=[2, 3]))),
+        (18, replacing(NODE("ReduceMean", ["embeddings", "axes"], ["pooled"], keepdims=0), axes=np.array([-2, -1]))),
+    ],
 )
-def test_the_mean_of_a_graph(
-    tmp_path: Path, power: float, opset: int, change: Callable[[onnx.GraphProto], None] | None
-) -> None:
+def test_the_mean_of_a_graph(tmp_path: Path, power: float, opset: int, change: Change | None) -> None:
     path = write_model(tmp_path / "model.onnx", opset=opset, change=change)
-    keys = {"kind": "onnx", "path": str(path), **NORMALISATION}
-    pooled = make(SIZE, **keys, output="flat", pooling={"sigma": 0.3, "power": power})
+    pooled = of_graph(path, pooling={"sigma": 0.3, "power": power})
     x = images(3, SIZE)
-    maps = make(SIZE, **keys, output="embeddings")(x).unflatten(1, (6, SIZE - 2, SIZE - 2))
+    maps = of_graph(path, output="embeddings")(x).unflatten(1, (6, SIZE - 2, SIZE - 2))
     np.testing.assert_allclose(pooled(x).numpy(), expected(maps, 0.3, power), rtol=1e-4)
 
 
 def test_a_graph_with_channels_last(tmp_path: Path) -> None:
     """As TensorFlow's have them; its sides differ."""
     nodes = [
-        helper.make_node("Slice", ["images", "starts", "ends", "axes"], ["map"]),
-        helper.make_node("ReduceMean", ["map"], ["means"], axes=[1, 2], keepdims=0),
+        NODE("Slice", ["images", "starts", "ends", "axes"], ["map"]),
+        NODE("ReduceMean", ["map"], ["means"], axes=[1, 2], keepdims=0),
     ]
     numbers = {"starts": [0], "ends": [7], "axes": [2]}
     graph = helper.make_graph(
@@ -179,22 +181,20 @@ def test_a_graph_with_channels_last(tmp_path: Path) -> None:
 def test_graphs_whose_output_is_no_mean(tmp_path: Path, output: str, maker: str) -> None:
     path = write_model(tmp_path / "model.onnx")
     with pytest.raises(BackboneError, match=rf"{output} is made by {maker}, not by the mean over"):
-        make(SIZE, kind="onnx", path=str(path), output=output, pooling={"sigma": 0.3}, **NORMALISATION)
+        of_graph(path, output=output, pooling={"sigma": 0.3})
 
 
 @pytest.mark.parametrize("flags", [["--pooling", "0.3,2"], ["--pooling", "0.3"]])
-def test_wrapping_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]) -> None:
+def test_wrapping_a_model(tmp_path: Path, comln_train: Command, flags: list[str]) -> None:
     """The command on the card makes the same bundle again."""
     path = write_model(tmp_path / "model.onnx")
     given = [f"--{key}={','.join(map(str, value))}" for key, value in NORMALISATION.items()]
-    assert main(["wrap", str(path), "--to", str(tmp_path / "one"), *given, *flags]) == 0
+    comln_train("wrap", path, "--to", tmp_path / "one", *given, *flags)
     bundle = load_bundle(tmp_path / "one")
     power = 2.0 if "," in flags[1] else 1.0
     assert bundle.manifest.training.config["backbone"]["pooling"] == {"sigma": 0.3, "power": power}
     x = images(3, SIZE)
-    maps = make(SIZE, kind="onnx", path=str(path), output="embeddings", **NORMALISATION)(x).unflatten(
-        1, (6, SIZE - 2, SIZE - 2)
-    )
+    maps = of_graph(path, output="embeddings")(x).unflatten(1, (6, SIZE - 2, SIZE - 2))
     means = expected(maps, 0.3, power)
     found = OnnxBackbone(bundle, "cpu").embed(x.numpy())
     np.testing.assert_allclose(found, means / np.linalg.norm(means, axis=1, keepdims=True), rtol=1e-4, atol=1e-5)
@@ -202,36 +202,28 @@ def test_wrapping_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str], fl
     at = again.index("--pooling")
     assert again[at : at + 2] == flags
     again[again.index("--to") + 1], again[2] = str(tmp_path / "two"), str(path)
-    assert main(again[1:]) == 0
+    comln_train(*again[1:])
     assert load_bundle(tmp_path / "two").embedder_sha256 == bundle.embedder_sha256
-    capsys.readouterr()
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [("0.3,2,1", "SIGMA or SIGMA,POWER; got 3 numbers"), ("0.3,0.5", "--pooling.power.*1"), ("9", "")],
 )
-def test_wrong_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str, message: str) -> None:
+def test_wrong_flags(tmp_path: Path, comln_train: Command, value: str, message: str) -> None:
     path = write_model(tmp_path / "model.onnx")
-    status = main(["wrap", str(path), "--to", str(tmp_path / "one"), "--pooling", value])
-    assert status == (2 if message else 0)
-    if message:
-        assert re.search(message, capsys.readouterr().err)
+    comln_train("wrap", path, "--to", tmp_path / "one", "--pooling", value, status=2 if message else 0)
+    assert re.search(message, comln_train.told)
 
 
-def average_pool(**attributes: object) -> Callable[[onnx.GraphProto], None]:
-    def change(graph: onnx.GraphProto) -> None:
-        at = next(i for i, node in enumerate(graph.node) if node.op_type == "GlobalAveragePool")
-        graph.node[at].CopyFrom(helper.make_node("AveragePool", ["embeddings"], ["pooled"], **attributes))
-
-    return change
+def average_pool(**attributes: object) -> Change:
+    return replacing(NODE("AveragePool", ["embeddings"], ["pooled"], **attributes))
 
 
 def test_an_average_pool_over_the_whole_map_is_a_mean(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.onnx", change=average_pool(kernel_shape=[SIZE - 2] * 2))
-    keys = {"kind": "onnx", "path": str(path), "output": "flat", **NORMALISATION}
     x = images(2, SIZE)
-    torch.testing.assert_close(make(SIZE, **keys, pooling={"sigma": 1e4})(x), make(SIZE, **keys)(x))
+    torch.testing.assert_close(of_graph(path, pooling={"sigma": 1e4})(x), of_graph(path)(x))
 
 
 @pytest.mark.parametrize(
@@ -241,7 +233,7 @@ def test_an_average_pool_over_the_whole_map_is_a_mean(tmp_path: Path) -> None:
 def test_an_average_over_less_is_refused(tmp_path: Path, attributes: dict[str, object]) -> None:
     path = write_model(tmp_path / "model.onnx", change=average_pool(**attributes))
     with pytest.raises(BackboneError, match=r"AveragePool makes .* no mean over two axes"):
-        make(SIZE, kind="onnx", path=str(path), output="flat", pooling={"sigma": 0.3}, **NORMALISATION)
+        of_graph(path, pooling={"sigma": 0.3})
 
 
 def test_a_power_is_for_maps_after_a_relu(tmp_path: Path) -> None:
@@ -250,13 +242,12 @@ def test_a_power_is_for_maps_after_a_relu(tmp_path: Path) -> None:
         pool.input[0] = "features"
 
     path = write_model(tmp_path / "model.onnx", change=skip_relu)
-    keys = {"kind": "onnx", "path": str(path), "output": "flat", **NORMALISATION}
-    make(SIZE, **keys, pooling={"sigma": 0.3})
+    of_graph(path, pooling={"sigma": 0.3})
     with pytest.raises(BackboneError, match=r"many negative numbers, which would count as 0\. Give sigma alone"):
-        make(SIZE, **keys, pooling={"sigma": 0.3, "power": 2})
+        of_graph(path, pooling={"sigma": 0.3, "power": 2})
 
 
 def test_float16_is_refused(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.onnx", dtype=TensorProto.FLOAT16)
     with pytest.raises(BackboneError, match="the feature map is float16; float32 is needed"):
-        make(SIZE, kind="onnx", path=str(path), output="flat", pooling={"sigma": 0.3}, **NORMALISATION)
+        of_graph(path, pooling={"sigma": 0.3})

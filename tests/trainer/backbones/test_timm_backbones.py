@@ -19,14 +19,13 @@ from comln_serve.bundle import load_bundle
 from comln_serve.imaging import Preprocessing, pixel_views
 from tests.support.paths import REPOSITORY
 from tests.support.tiny import ABOUT, tiny_config
-from tests.support.training import check_served, perturbed
+from tests.support.training import check_served, colour_classes, perturbed
 from tests.trainer.backbones.test_backbones import images
-from tests.trainer.runs.test_training import colour_classes
 from training.backbones.backbone import Backbone
 from training.bundles.export import export_bundle
 from training.checkpoint import Checkpoint
 from training.checkpoint_names import BEST
-from training.config import BackboneConfig, Config
+from training.config import BackboneConfig
 from training.errors import BackboneError
 from training.model import MetaModel
 from training.runs.fit import fit
@@ -148,11 +147,10 @@ def test_from_training_to_the_bundle(
     path, data = tmp_path / "weights.pth", colour_classes(size=33)
     network = trained(TINY, 7)
     torch.save(network.state_dict(), path)
-    tree = tiny_config("prototype", ways=4, image_size=33).model_dump(mode="json")
     keys = {"kind": "timm", "architecture": TINY, "weights": str(path), "normalise": "l2", **PIXELS}
-    tree["backbone"] = {**keys, "frozen": frozen, "layers": layers, "pooling": pooling}
-    tree["optimiser"].update(lr=0.01, head_lr=0.05)
-    fit(Config.model_validate(tree), data, data, tmp_path / "run", resume=False)
+    backbone = {**keys, "frozen": frozen, "layers": layers, "pooling": pooling}
+    config = tiny_config("prototype", 4, 33, backbone=backbone, optimiser={"lr": 0.01, "head_lr": 0.05})
+    fit(config, data, data, tmp_path / "run", resume=False)
     path.unlink()
     checkpoint = Checkpoint.load(tmp_path / "run" / BEST)
     inner = "network." if layers else ""
@@ -220,7 +218,5 @@ def test_published_weights_know_imagenet() -> None:
 
 
 def test_a_model_is_restored_without_the_file() -> None:
-    tree = tiny_config(image_size=64).model_dump(mode="json")
     keys = {"kind": "timm", "architecture": TINY, "weights": "./gone.pth", "frozen": True}
-    tree["backbone"] = keys | PIXELS
-    assert MetaModel(Config.model_validate(tree), pretrained=False).backbone.frozen
+    assert MetaModel(tiny_config(image_size=64, backbone=keys | PIXELS), pretrained=False).backbone.frozen

@@ -21,15 +21,15 @@ from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.imaging import Preprocessing
 from tests.export.test_export import assert_same_answers, files
 from tests.export.test_export import export as export_file
+from tests.support.commands import Command
 from tests.support.engines import Serve
+from tests.support.graphs import KERNEL, NODE, NORMALISATION, SIZE, set_constant, write_model
 from tests.support.messages import adapt_form, engine_of
-from tests.support.tiny import tiny_config, tiny_model
+from tests.support.tiny import checkpoint_of, tiny_config, tiny_model
 from tests.trainer.backbones.test_frozen import EXPORT
-from tests.trainer.backbones.test_onnx_backbones import NORMALISATION, SIZE, write_model
 from tests.trainer.backbones.test_timm_backbones import PIXELS, TINY
 from training.bundles.int8 import load_calibration_images
 from training.bundles.rounding import LARGEST
-from training.checkpoint import Checkpoint
 from training.checkpoint_names import BEST
 from training.cli import main
 from training.config import Config
@@ -41,8 +41,7 @@ pytestmark = pytest.mark.slow
 def save_run(folder: Path, config: Config) -> Path:
     """A run folder with an untrained model."""
     folder.mkdir()
-    state = tiny_model(config).state_dict()
-    Checkpoint(config, 0, state, {}, {}, 0.0, 0.0, [], "a", "b").save(folder / BEST)
+    checkpoint_of(tiny_model(config)).save(folder / BEST)
     return folder
 
 
@@ -60,14 +59,17 @@ def save_photos(folder: Path, counts: dict[str, int], size: int = 40) -> Path:
     return folder
 
 
-def export(run: Path, to: Path, photos: Path, *more: str) -> int:
+def exporting(run: Path, to: Path, photos: Path, *more: str) -> list[str]:
     arguments = ["--int8", "--calibration", str(photos), "--calibration-images", "24", *more]
-    return main(["export", str(run), "--to", str(to), *EXPORT, *arguments])
+    return ["export", str(run), "--to", str(to), *EXPORT, *arguments]
+
+
+def export(run: Path, to: Path, photos: Path, *more: str) -> int:
+    return main(exporting(run, to, photos, *more))
 
 
 def with_backbone(size: int, **backbone: Any) -> Config:
-    tree = tiny_config("prototype", image_size=size).model_dump(mode="json")
-    return Config.model_validate(tree | {"backbone": backbone})
+    return tiny_config("prototype", image_size=size, backbone={"kind": "conv4", **backbone})
 
 
 NOTES = ("--notes", "For the tests.")
@@ -244,17 +246,13 @@ def test_a_classifier_of_it_is_exported_as_one_file(
         assert TensorProto.INT8 in {tensor.data_type for tensor in graph.initializer}
 
 
-def test_a_graph_that_loses_too_much_in_eight_bits_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_graph_that_loses_too_much_in_eight_bits_is_refused(tmp_path: Path, comln_train: Command) -> None:
     """One feature is a million times larger than the others but hardly changes the embedding."""
 
     def change(graph: onnx.GraphProto) -> None:
-        kernel = numpy_helper.to_array(graph.initializer[0]).copy()
-        kernel[0] *= 1e6
-        graph.initializer[0].CopyFrom(numpy_helper.from_array(kernel, "kernel"))
-        shrink = np.array([1e-9, 1, 1, 1, 1, 1], dtype=np.float32).reshape(6, 1, 1)
-        graph.initializer.append(numpy_helper.from_array(shrink, "shrink"))
+        enlarge, shrink = (np.array([x, 1, 1, 1, 1, 1], dtype=np.float32).reshape(6, 1, 1) for x in (1e6, 1e-9))
+        set_constant(graph, "kernel", enlarge[..., None] * KERNEL)
+        set_constant(graph, "shrink", shrink)
         graph.node[1].output[0] = "raw"
         graph.node.insert(2, helper.make_node("Mul", ["raw", "shrink"], ["embeddings"]))
 
@@ -262,29 +260,28 @@ def test_a_graph_that_loses_too_much_in_eight_bits_is_refused(
     config = with_backbone(SIZE, kind="onnx", path=str(path), output="flat", **NORMALISATION)
     run = save_run(tmp_path / "run", config)
     photos = save_photos(tmp_path / "photos", {"a": 24})
-    assert export(run, tmp_path / "int8", photos) == 2
-    message = capsys.readouterr().err
+    message = comln_train.refused(*exporting(run, tmp_path / "int8", photos))
     assert "0.9 is needed" in message
     assert "float32" in message
     assert not (tmp_path / "int8").exists()
 
 
-def test_more_float_layers_than_there_are_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = save_run(tmp_path / "run", config_of("conv4", tmp_path))
-    assert export(run, tmp_path / "int8", save_photos(tmp_path / "photos", {"a": 2}), "--float-layers", "4") == 2
-    assert "after the first 4 of them" in capsys.readouterr().err
+def test_more_float_layers_than_there_are_is_refused(tmp_path: Path, comln_train: Command) -> None:
+    run, photos = save_run(tmp_path / "run", config_of("conv4", tmp_path)), save_photos(tmp_path / "photos", {"a": 2})
+    said = comln_train.refused(*exporting(run, tmp_path / "int8", photos, "--float-layers", "4"))
+    assert "after the first 4 of them" in said
 
 
-def test_a_graph_without_products_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_graph_without_products_is_refused(tmp_path: Path, comln_train: Command) -> None:
     def change(graph: onnx.GraphProto) -> None:
         del graph.node[:]
-        graph.node.append(helper.make_node("GlobalAveragePool", ["images"], ["pooled"]))
-        graph.node.append(helper.make_node("Flatten", ["pooled"], ["logits"]))
+        graph.node.append(NODE("GlobalAveragePool", ["images"], ["pooled"]))
+        graph.node.append(NODE("Flatten", ["pooled"], ["logits"]))
 
     path = write_model(tmp_path / "model.onnx", change=change)
     run = save_run(tmp_path / "run", with_backbone(SIZE, kind="onnx", path=str(path), **NORMALISATION))
-    assert export(run, tmp_path / "int8", save_photos(tmp_path / "photos", {"a": 2})) == 2
-    assert "float32" in capsys.readouterr().err
+    photos = save_photos(tmp_path / "photos", {"a": 2})
+    assert "float32" in comln_train.refused(*exporting(run, tmp_path / "int8", photos))
 
 
 @pytest.mark.parametrize(
@@ -300,16 +297,11 @@ def test_a_graph_without_products_is_refused(tmp_path: Path, capsys: pytest.Capt
     ],
 )
 def test_mistakes_of_the_command_line(
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], message: str, tmp_path: Path, comln_train: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_run(tmp_path / "run", tiny_config())
     monkeypatch.chdir(tmp_path)
-    assert main(["export", "run", "--to", "int8", *EXPORT, *arguments]) == 2
-    assert message in capsys.readouterr().err
+    assert message in comln_train.refused("export", "run", "--to", "int8", *EXPORT, *arguments)
 
 
 def test_images_are_drawn_evenly_from_all_folders(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Shipped bundles can be made again: by the recipes that were used, from what other commands export."""
 
 import json
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.documents import blocks, document
 from tests.support.paths import REPOSITORY
 from training.config import Config, load_config
 
@@ -41,9 +41,8 @@ def test_the_command_of_a_card_has_the_recipe_that_was_used(path: Path) -> None:
 
 def rebuilding() -> Iterator[list[str]]:
     """The words of the commands that rebuild the shipped bundles."""
-    text = (REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8")
-    section = text.split("## Rebuilding the shipped bundles\n")[1].split("\n## ")[0]
-    for block in re.findall(r"```sh\n(.*?)```", section, flags=re.DOTALL):
+    section = document("training.md").split("## Rebuilding the shipped bundles\n")[1].split("\n## ")[0]
+    for block in blocks(section, "sh"):
         yield from map(shlex.split, block.replace("\\\n", " ").splitlines())
 
 

@@ -5,12 +5,10 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from comln_serve.bundle.head import Start, Weighting
 from comln_serve.engine.engine import Engine, NewClassifier
 from comln_serve.flow import solve_flow
 from tests.support.image_files import image_bytes, prepare_image
 from tests.support.tiny import tiny_config, tiny_model
-from training.config import Config
 
 COLOURS = [(220, 30, 30), (30, 220, 30), (30, 30, 220), (220, 220, 30), (30, 220, 220)]
 
@@ -54,27 +52,22 @@ def test_adaptation_is_the_flow_on_torch_embeddings(engine: Engine, start: str, 
     assert adapted.support_accuracy == (probabilities.argmax(axis=1) == classes).mean()
 
 
-@pytest.mark.parametrize("start", ["learned", "zero", "prototype"])
-@pytest.mark.parametrize("weighting", ["uniform", "balanced"])
-@pytest.mark.parametrize("lam", [0.0, 0.05])
-def test_the_trainer_adapts_as_the_server_does(start: Start, weighting: Weighting, lam: float) -> None:
+@pytest.mark.parametrize(
+    ("start", "head"),
+    [
+        *(
+            (start, {"weighting": weighting, "regularisation": lam})
+            for start in ("learned", "zero", "prototype")
+            for weighting in ("uniform", "balanced")
+            for lam in (0.0, 0.05)
+        ),
+        ("prototype", {"initial_similarity": 0.4}),
+        ("prototype", {"initial_similarity": 0.4, "initial_shot_offset": 1.5}),
+    ],
+)
+def test_the_trainer_adapts_as_the_server_does(start: str, head: dict[str, object]) -> None:
     """`MetaModel.adapt` in torch and its exported `Head.adapt` in NumPy, one set of embeddings."""
-    _check_same_adaptation(start, {"weighting": weighting, "regularisation": lam})
-
-
-def test_the_trainer_levels_prototypes_as_the_server_does() -> None:
-    _check_same_adaptation("prototype", {"initial_similarity": 0.4})
-
-
-def test_the_trainer_offsets_classes_with_fewer_images_as_the_server_does() -> None:
-    _check_same_adaptation("prototype", {"initial_similarity": 0.4, "initial_shot_offset": 1.5})
-
-
-def _check_same_adaptation(start: Start, changes: dict[str, object]) -> None:
-    document = tiny_config(start).model_dump()
-    document["head"] |= changes
-    document["episodes"]["unequal"] = 1.0
-    model = tiny_model(Config.model_validate(document))
+    model = tiny_model(tiny_config(start, head=head, episodes={"unequal": 1.0}))
     classes = np.array([0, 1, 1, 2, 2, 2, 3, 4])
     phi = embeddings(8, model.backbone.embedding_size)
     with torch.no_grad():
@@ -85,9 +78,7 @@ def _check_same_adaptation(start: Start, changes: dict[str, object]) -> None:
 
 
 def test_a_horizon_that_follows_the_task_is_the_trainer_s_and_has_its_gradient() -> None:
-    document = tiny_config("prototype").model_dump()
-    document["head"] |= {"condition_horizon": True}
-    model = tiny_model(Config.model_validate(document))
+    model = tiny_model(tiny_config("prototype", head={"condition_horizon": True}))
     assert model.exponents is not None
     with torch.no_grad():
         model.exponents.copy_(torch.tensor([0.5, -1.0, 0.25]))

@@ -11,20 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, quantize_static
 
 from comln_serve.bundle import load_bundle
+from tests.support.graphs import CLASSIFIER, KERNEL, NODE, SIZE, Change, ending, output_only, set_constant, write_model
 from tests.trainer.backbones.test_backbones import images
-from tests.trainer.backbones.test_onnx_backbones import CLASSIFIER, KERNEL, SIZE, by_torch, write_model
-from tests.trainer.bundles.wrapping import (
-    MEAN_AND_STD,
-    NODE,
-    Change,
-    backbone_of,
-    embed,
-    output_only,
-    planes,
-    refusal,
-    unit,
-    wrap,
-)
+from tests.trainer.backbones.test_onnx_backbones import by_torch
+from tests.trainer.bundles.wrapping import MEAN_AND_STD, backbone_of, embed, planes, refusal, unit, wrap
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -53,45 +43,37 @@ def insert_first(*nodes: onnx.NodeProto, **constants: object) -> Change:
 def with_softmax(graph: onnx.GraphProto) -> None:
     """The matrix product becomes Gemm with a transposed weight and a bias, then Softmax."""
     del graph.node[-1]
-    graph.initializer[1].CopyFrom(numpy_helper.from_array(CLASSIFIER.T.copy(), "classifier"))
-    graph.initializer.append(numpy_helper.from_array(np.ones(4, dtype=np.float32), "bias"))
-    graph.node.extend(
-        [
-            helper.make_node("Gemm", ["flat", "classifier", "bias"], ["scores"], transB=1),
-            helper.make_node("Softmax", ["scores"], ["logits"], axis=1),
-        ]
-    )
+    set_constant(graph, "classifier", CLASSIFIER.T)
+    set_constant(graph, "bias", np.ones(4, dtype=np.float32))
+    graph.node.append(NODE("Gemm", ["flat", "classifier", "bias"], ["scores"], transB=1))
+    graph.node.append(NODE("Softmax", ["scores"], ["logits"], axis=1))
 
 
 def with_bias(graph: onnx.GraphProto) -> None:
     graph.node[-1].output[0] = "products"
-    graph.initializer.append(numpy_helper.from_array(np.ones(4, dtype=np.float32), "bias"))
-    graph.node.append(helper.make_node("Add", ["bias", "products"], ["logits"]))
+    set_constant(graph, "bias", np.ones(4, dtype=np.float32))
+    graph.node.append(NODE("Add", ["bias", "products"], ["logits"]))
 
 
 def with_temperature(graph: onnx.GraphProto) -> None:
     with_bias(graph)
     graph.node[-1].output[0] = "scores"
-    graph.initializer.append(numpy_helper.from_array(np.float32(2), "temperature"))
+    set_constant(graph, "temperature", np.float32(2))
     graph.node.extend([NODE("Div", ["scores", "temperature"], ["scaled"]), NODE("Softmax", ["scaled"], ["logits"])])
 
 
-def with_the_best(graph: onnx.GraphProto) -> None:
-    """The output is the largest two scores, in their order."""
-    graph.initializer.append(numpy_helper.from_array(np.array([2]), "two"))
-    graph.node.append(NODE("TopK", ["logits", "two"], ["best", "classes"]))
-    output_only("best", ["batch", 2])(graph)
+# The output is the largest two scores, in their order.
+WITH_THE_BEST = ending(NODE("TopK", ["logits", "two"], ["best", "classes"]), dims=["batch", 2], two=np.array([2]))
 
 
 def of_one_class(graph: onnx.GraphProto) -> None:
     """Such as a detector of defects: one score for an image, as a probability without an axis of its own."""
-    graph.initializer[1].CopyFrom(numpy_helper.from_array(CLASSIFIER[:, :1].copy(), "classifier"))
-    graph.initializer.append(numpy_helper.from_array(np.array([1]), "one"))
-    graph.node.extend([NODE("Squeeze", ["logits", "one"], ["score"]), NODE("Sigmoid", ["score"], ["probability"])])
-    output_only("probability", ["batch"])(graph)
+    set_constant(graph, "classifier", CLASSIFIER[:, :1])
+    nodes = (NODE("Squeeze", ["logits", "one"], ["score"]), NODE("Sigmoid", ["score"], ["probability"]))
+    ending(*nodes, dims=["batch"], one=np.array([1]))(graph)
 
 
-@pytest.mark.parametrize("change", [None, with_softmax, with_bias, with_temperature, with_the_best, of_one_class])
+@pytest.mark.parametrize("change", [None, with_softmax, with_bias, with_temperature, WITH_THE_BEST, of_one_class])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_the_embedding_of_a_classifier_is_the_input_of_its_last_layer(
     tmp_path: Path, layout: str, change: Change | None
@@ -106,8 +88,8 @@ def test_a_normalised_projection_is_no_classifier(tmp_path: Path) -> None:
 
     def normalised(graph: onnx.GraphProto) -> None:
         with_bias(graph)
-        graph.initializer.append(numpy_helper.from_array(np.full(4, 2, dtype=np.float32), "scale"))
-        graph.node.insert(len(graph.node) - 1, helper.make_node("Mul", ["products", "scale"], ["scaled"]))
+        set_constant(graph, "scale", np.full(4, 2, dtype=np.float32))
+        graph.node.insert(len(graph.node) - 1, NODE("Mul", ["products", "scale"], ["scaled"]))
         graph.node[-1].input[1] = "scaled"
 
     bundle = wrap(write_model(tmp_path / "m.onnx", change=normalised), *MEAN_AND_STD)
@@ -136,61 +118,42 @@ def test_the_embedding_of_a_quantised_classifier(tmp_path: Path, static: bool, c
     torch.testing.assert_close(embed(bundle, x), unit(by_torch(x)["flat"]), rtol=0.02, atol=0.02)
 
 
-def as_probabilities(*operators: str) -> Change:
-    """Operators that make probabilities of the class scores, or nearly; the last makes "probs", the one output."""
-
-    def change(graph: onnx.GraphProto) -> None:
-        names = ["logits", *(f"inner_{number}" for number in range(1, len(operators))), "probs"]
-        for position, operator in enumerate(operators):
-            read = [names[position]] * (2 if operator == "Div" else 1)
-            graph.node.append(helper.make_node(operator, read, [names[position + 1]]))
-        output_only("probs", ["batch", 4])(graph)
-
-    return change
-
-
-def by_sums(graph: onnx.GraphProto) -> None:
-    """A softmax of its parts."""
-    graph.node.extend(
-        [
-            helper.make_node("Exp", ["logits"], ["exp"]),
-            helper.make_node("ReduceL1", ["exp"], ["sum"], axes=[1], keepdims=1),
-            helper.make_node("Div", ["exp", "sum"], ["probs"]),
-        ]
-    )
-    output_only("probs", ["batch", 4])(graph)
-
-
-def in_8_bits(graph: onnx.GraphProto) -> None:
-    """A softmax as quantised graphs end in it: rounded, its values do not sum to 1."""
-    zero = helper.make_tensor("zero", TensorProto.UINT8, [], [0])
-    graph.initializer.extend([helper.make_tensor("step", TensorProto.FLOAT, [], [1 / 100]), zero])
-    graph.node.extend(
-        [
-            helper.make_node("Softmax", ["logits"], ["soft"]),
-            helper.make_node("QuantizeLinear", ["soft", "step", "zero"], ["bytes"]),
-            helper.make_node("DequantizeLinear", ["bytes", "step", "zero"], ["probs"]),
-        ]
-    )
-    output_only("probs", ["batch", 4])(graph)
+PROBABILITIES: dict[str, tuple[Change, str | None]] = {
+    "Softmax": (ending(NODE("Softmax", ["logits"], ["probs"])), "a Softmax makes them"),
+    "Sigmoid": (
+        ending(NODE("Sigmoid", ["logits"], ["sigmoid"]), NODE("Identity", ["sigmoid"], ["probs"])),
+        "a Sigmoid makes them",
+    ),
+    "LogSoftmax": (ending(NODE("LogSoftmax", ["logits"], ["probs"])), "a LogSoftmax makes them"),
+    "a softmax of its parts": (
+        ending(
+            NODE("Exp", ["logits"], ["exp"]),
+            NODE("ReduceL1", ["exp"], ["sum"], axes=[1], keepdims=1),
+            NODE("Div", ["exp", "sum"], ["probs"]),
+        ),
+        "they sum to 1",
+    ),
+    # As quantised graphs end in it: rounded, its values do not sum to 1.
+    "in 8 bits": (
+        ending(
+            NODE("Softmax", ["logits"], ["soft"]),
+            NODE("QuantizeLinear", ["soft", "step", "zero"], ["bytes"]),
+            NODE("DequantizeLinear", ["bytes", "step", "zero"], ["probs"]),
+            step=np.float32(1 / 100),
+            zero=np.uint8(0),
+        ),
+        "a Softmax makes them",
+    ),
+    "no probabilities": (ending(NODE("Tanh", ["logits"], ["probs"])), None),
+}
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (as_probabilities("Softmax"), "a Softmax makes them"),
-        (as_probabilities("Sigmoid", "Identity"), "a Sigmoid makes them"),
-        (as_probabilities("LogSoftmax"), "a LogSoftmax makes them"),
-        (by_sums, "they sum to 1"),
-        (in_8_bits, "a Softmax makes them"),
-        (as_probabilities("Tanh"), None),
-    ],
-)
+@pytest.mark.parametrize("case", PROBABILITIES)
 def test_probabilities_as_the_embedding_are_warned_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Change, why: str | None
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
 ) -> None:
-    model = write_model(tmp_path / "m.onnx", change=change)
-    wrap(model, "--output", "probs")
+    change, why = PROBABILITIES[case]
+    wrap(write_model(tmp_path / "m.onnx", change=change), "--output", "probs")
     said = capsys.readouterr().err
     if why is None:
         assert said == ""
@@ -203,7 +166,7 @@ def test_an_output_of_probabilities_without_a_linear_layer(tmp_path: Path, capsy
     """As in SqueezeNet, whose class scores are averages of maps."""
 
     def change(graph: onnx.GraphProto) -> None:
-        graph.node[-1].CopyFrom(helper.make_node("Softmax", ["flat"], ["logits"]))
+        graph.node[-1].CopyFrom(NODE("Softmax", ["flat"], ["logits"]))
 
     bundle = wrap(write_model(tmp_path / "m.onnx", change=change), *MEAN_AND_STD)
     captured = capsys.readouterr()
@@ -217,14 +180,9 @@ def test_a_classifier_that_is_a_convolution(tmp_path: Path) -> None:
 
     def change(graph: onnx.GraphProto) -> None:
         del graph.node[-2:]
-        weight = np.ascontiguousarray(CLASSIFIER.T)[:, :, None, None]
-        graph.initializer[1].CopyFrom(numpy_helper.from_array(weight, "classifier"))
-        graph.node.extend(
-            [
-                helper.make_node("Conv", ["pooled", "classifier"], ["scores"]),
-                helper.make_node("Flatten", ["scores"], ["logits"]),
-            ]
-        )
+        set_constant(graph, "classifier", CLASSIFIER.T[:, :, None, None])
+        graph.node.append(NODE("Conv", ["pooled", "classifier"], ["scores"]))
+        graph.node.append(NODE("Flatten", ["scores"], ["logits"]))
 
     check_embeds(wrap(write_model(tmp_path / "m.onnx", change=change), *MEAN_AND_STD), "pooled")
 
@@ -243,7 +201,7 @@ def test_of_several_outputs_the_embedding_is_taken(tmp_path: Path) -> None:
     """Other outputs are logits of that embedding, a feature map and integers."""
 
     def change(graph: onnx.GraphProto) -> None:
-        graph.node.append(helper.make_node("ArgMax", ["logits"], ["best"], axis=1, keepdims=0))
+        graph.node.append(NODE("ArgMax", ["logits"], ["best"], axis=1, keepdims=0))
         info = helper.make_tensor_value_info
         graph.output.extend(
             [
@@ -344,10 +302,9 @@ def test_a_fixed_batch_of_one_becomes_dynamic(tmp_path: Path, exporter: str) -> 
         if exporter == "flatten":
             return
         shape = np.array([1, 6 if "6" in exporter else -1])
-        graph.initializer.append(numpy_helper.from_array(shape, "shape"))
+        set_constant(graph, "shape", shape)
         attributes = {"allowzero": 1} if "allowzero" in exporter else {}
-        reshape = helper.make_node("Reshape", ["pooled", "shape"], ["flat"], **attributes)
-        graph.node[3].CopyFrom(reshape)
+        graph.node[3].CopyFrom(NODE("Reshape", ["pooled", "shape"], ["flat"], **attributes))
 
     bundle = wrap(write_model(tmp_path / "m.onnx", batch=1, change=change), *MEAN_AND_STD)
     check_embeds(bundle, "flat")

@@ -10,8 +10,8 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.support.full_disk import full_disk
-from tests.trainer.backbones.test_onnx_backbones import KERNEL, SIZE, write_model
-from tests.trainer.bundles.wrapping import NODE, output_only, refusal, wrap
+from tests.support.graphs import KERNEL, NODE, SIZE, ending, output_only, set_constant, write_model
+from tests.trainer.bundles.wrapping import refusal, wrap
 from training.cli import main
 
 
@@ -21,7 +21,7 @@ def test_a_graph_that_goes_round_in_a_circle_is_refused(
 ) -> None:
     def change(graph: onnx.GraphProto) -> None:
         for read, made in zip(ring, ring[1:] + ring[:1], strict=True):
-            graph.node.append(helper.make_node("Identity", [read], [made]))
+            graph.node.append(NODE("Identity", [read], [made]))
         output_only(ring[0], ["batch", 4])(graph)
 
     assert "m.onnx" in refusal(capsys, write_model(tmp_path / "m.onnx", change=change))
@@ -43,45 +43,30 @@ def test_numbers_that_are_given_in_another_form(
     assert said in capsys.readouterr().err
 
 
-def no_floats(graph: onnx.GraphProto) -> None:
-    graph.node.append(helper.make_node("ArgMax", ["logits"], ["best"], axis=1, keepdims=0))
-    del graph.output[:]
-    graph.output.append(helper.make_tensor_value_info("best", TensorProto.INT64, ["batch"]))
+NO_FLOATS = ending(NODE("ArgMax", ["logits"], ["best"], axis=1, keepdims=0), kind=TensorProto.INT64, dims=["batch"])
 
 
-def no_signal(graph: onnx.GraphProto) -> None:
-    graph.initializer[0].CopyFrom(numpy_helper.from_array(0 * KERNEL, "kernel"))
-
-
-def in_8_bits(graph: onnx.GraphProto) -> None:
-    """The last layer as QLinearMatMul, as quantising in the format QOperator makes it."""
-    weight = helper.make_tensor("weight", TensorProto.UINT8, [6, 4], list(range(24)))
-    zero = helper.make_tensor("zero", TensorProto.UINT8, [], [128])
-    graph.initializer.extend([helper.make_tensor("step", TensorProto.FLOAT, [], [0.1]), weight, zero])
-    del graph.node[-1]
-    number = ["step", "zero"]
-    graph.node.extend(
-        [
-            NODE("QuantizeLinear", ["flat", *number], ["bytes"]),
-            NODE("QLinearMatMul", ["bytes", *number, "weight", *number, *number], ["products"]),
-            NODE("DequantizeLinear", ["products", *number], ["logits"]),
-        ]
-    )
-
-
-def in_8_bits_with_bias_and_probabilities(graph: onnx.GraphProto) -> None:
-    in_8_bits(graph)
-    graph.node[-2].output[0] = "without_bias"
-    number = ["step", "zero"]
-    graph.initializer.append(helper.make_tensor("bias", TensorProto.UINT8, [4], list(range(4))))
-    last = graph.node.pop()
-    graph.node.extend(
-        [
-            NODE("QLinearAdd", ["without_bias", *number, "bias", *number, *number], ["scores"]),
-            NODE("QLinearSoftmax", ["scores", *number, *number], ["products"]),
-            last,
-        ]
-    )
+NUMBER = ["step", "zero"]
+INTEGERS = {
+    "step": np.float32(0.1),
+    "zero": np.uint8(128),
+    "weight": np.arange(24, dtype=np.uint8).reshape(6, 4),
+    "bias": np.arange(4, dtype=np.uint8),
+}
+# The last layer as QLinearMatMul, as quantising in the format QOperator makes it; here beside that of floats.
+PRODUCTS = (
+    NODE("QuantizeLinear", ["flat", *NUMBER], ["bytes"]),
+    NODE("QLinearMatMul", ["bytes", *NUMBER, "weight", *NUMBER, *NUMBER], ["products"]),
+)
+IN_8_BITS = ending(*PRODUCTS, NODE("DequantizeLinear", ["products", *NUMBER], ["last"]), dims=["batch", 4], **INTEGERS)
+IN_8_BITS_WITH_BIAS_AND_PROBABILITIES = ending(
+    *PRODUCTS,
+    NODE("QLinearAdd", ["products", *NUMBER, "bias", *NUMBER, *NUMBER], ["scores"]),
+    NODE("QLinearSoftmax", ["scores", *NUMBER, *NUMBER], ["probabilities"]),
+    NODE("DequantizeLinear", ["probabilities", *NUMBER], ["last"]),
+    dims=["batch", 4],
+    **INTEGERS,
+)
 
 
 def of_scales_of_the_batch(graph: onnx.GraphProto) -> None:
@@ -119,15 +104,19 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str], str]] = {
         "--normalisation",
     ),
     "no such tensor": ({}, ["--output", "flatt"], "flat"),
-    "integers as the embedding": ({"change": no_floats}, [], "--output"),
-    "a last layer of integers": ({"change": in_8_bits}, [], "keep the output as the embedding with --output logits"),
+    "integers as the embedding": ({"change": NO_FLOATS}, [], "--output"),
+    "a last layer of integers": ({"change": IN_8_BITS}, [], "keep the output as the embedding with --output last"),
     "a last layer of integers, with bias and probabilities": (
-        {"change": in_8_bits_with_bias_and_probabilities},
+        {"change": IN_8_BITS_WITH_BIAS_AND_PROBABILITIES},
         [],
-        "keep the output as the embedding with --output logits",
+        "keep the output as the embedding with --output last",
     ),
     "dynamically quantised": ({"change": of_scales_of_the_batch}, [], "quantise it statically"),
-    "the same for every image": ({"change": no_signal}, ["--output", "flat"], "--output"),
+    "the same for every image": (
+        {"change": lambda graph: set_constant(graph, "kernel", 0 * KERNEL)},
+        ["--output", "flat"],
+        "--output",
+    ),
 }
 
 

@@ -8,13 +8,13 @@ import yaml
 
 from comln_serve.bundle import BundleError, load_bundle
 from comln_serve.engine.engine import NewClassifier
+from tests.support.commands import Command
 from tests.support.engines import MakeEngine, predict
+from tests.support.graphs import write_model
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.paths import REPOSITORY
-from tests.trainer.backbones.test_onnx_backbones import write_model
 from tests.trainer.bundles.wrapping import backbone_of, wrap
 from training.bundles.universal_head import UNIVERSAL_HEAD, UNIVERSAL_HEAD_CONFIG
-from training.cli import main
 from training.config import Config, HeadConfig
 from training.model import MetaModel
 
@@ -44,10 +44,10 @@ def write_photos(folder: Path) -> Path:
     return folder
 
 
-def test_a_wrapped_bundle_is_measured_as_any_other(tmp_path: Path) -> None:
+def test_a_wrapped_bundle_is_measured_as_any_other(tmp_path: Path, comln_train: Command) -> None:
     bundle, photos = wrap(write_model(tmp_path / "m.onnx")), write_photos(tmp_path / "photos")
-    measuring = ["--data", str(photos), "--split", "all", "--task", "2x2", "--queries", "2", "--episodes", "5"]
-    assert main(["evaluate", str(bundle), *measuring, "--record"]) == 0
+    few = "--split all --task 2x2 --queries 2 --episodes 5"
+    comln_train("evaluate", bundle, "--data", photos, *few.split(), "--record")
     (accuracy,) = load_bundle(bundle).manifest.accuracy
     assert accuracy.mean > 0.9
 
@@ -94,15 +94,14 @@ def test_the_command_of_the_card_makes_the_same_bundle(tmp_path: Path, flags: tu
     assert load_bundle(wrap(model, *command[5:])).embedder_sha256 == first.embedder_sha256
 
 
-def test_a_bundle_is_replaced_only_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_is_replaced_only_on_request(tmp_path: Path, comln_train: Command) -> None:
     model = write_model(tmp_path / "m.onnx")
     bundle = wrap(model)
     before = (bundle / "bundle.json").read_bytes()
-    again = ["wrap", str(model), "--to", str(bundle), "--interpolation", "bicubic"]
-    assert main(again) == 2
-    assert "is a bundle already: --replace" in capsys.readouterr().err
+    again = ["wrap", model, "--to", bundle, "--interpolation", "bicubic"]
+    assert "is a bundle already: --replace" in comln_train.refused(*again)
     assert (bundle / "bundle.json").read_bytes() == before
-    assert main([*again, "--replace"]) == 0
+    comln_train(*again, "--replace")
     assert (bundle / "bundle.json").read_bytes() != before
 
 
@@ -117,32 +116,28 @@ def test_the_recipes_head_equals_the_bundles(tmp_path: Path) -> None:
     tree["backbone"]["path"] = str(tmp_path / "m.onnx")
     start, head = MetaModel(Config.model_validate(tree)).head(), UNIVERSAL_HEAD
     assert start.horizon_for(12, 3, 1.0) == pytest.approx(head.horizon_for(12, 3, 1.0))
-    assert start.alpha == pytest.approx(head.alpha)
-    assert start.similarity == pytest.approx(head.similarity)
-    assert start.shot_offset == pytest.approx(head.shot_offset)
-    assert start.whitening == pytest.approx(head.whitening)
+    for name in ("alpha", "similarity", "shot_offset", "whitening"):
+        assert getattr(start, name) == pytest.approx(getattr(head, name)), name
 
 
-def test_fit_refuses_a_recipe_of_no_updates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_refuses_a_recipe_of_no_updates(tmp_path: Path, comln_train: Command) -> None:
     tree = load_bundle(wrap(write_model(tmp_path / "m.onnx"))).manifest.training.config
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     photos = tmp_path / "photos"
     for split in ("train", "val"):
         write_photos(photos / split)
-    fit = ["fit", str(tmp_path / "recipe.yaml"), "--data", str(photos), "--out", str(tmp_path / "o")]
-    assert main(fit) == 2
-    assert "updates is 0" in capsys.readouterr().err
+    fit = ["fit", tmp_path / "recipe.yaml", "--data", photos, "--out", tmp_path / "o"]
+    assert "updates is 0" in comln_train.refused(*fit)
 
 
-def test_only_a_bundle_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_a_bundle_is_overwritten(tmp_path: Path, comln_train: Command) -> None:
     model = write_model(tmp_path / "m.onnx")
     wrap(model)
     assert backbone_of(wrap(model, "--colour", "bgr"))["colour"] == "bgr"
     taken = tmp_path / "photos"
     taken.mkdir()
     (taken / "mine.jpg").write_bytes(b"a photo")
-    assert main(["wrap", str(model), "--to", str(taken)]) == 2
-    assert "--to" in capsys.readouterr().err
+    assert "--to" in comln_train.refused("wrap", model, "--to", taken)
     assert [path.name for path in taken.iterdir()] == ["mine.jpg"]
     with pytest.raises(BundleError):
         load_bundle(taken)

@@ -1,20 +1,14 @@
 """`comln-train wrap` as tests give it, and what a wrapped model computes."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
 
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from training.cli import main
-
-Change = Callable[[onnx.GraphProto], None]
-
 
 MEAN_AND_STD = ("--mean", "0.4,0.5,0.6", "--std", "0.2,0.3,0.4")  # those of `by_torch`
 
@@ -50,16 +44,3 @@ def backbone_of(bundle: Path) -> dict[str, Any]:
 
 def planes(x: torch.Tensor) -> torch.Tensor:
     return x.permute(0, 3, 1, 2).float()
-
-
-def output_only(name: str, dims: list[Any]) -> Change:
-    """Make an inner tensor the graph's one output."""
-
-    def change(graph: onnx.GraphProto) -> None:
-        del graph.output[:]
-        graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, dims))
-
-    return change
-
-
-NODE = helper.make_node

@@ -16,8 +16,9 @@ from comln_serve.bundle import BundleError, load_bundle
 from comln_serve.bundle.calibration import TaskLaw
 from comln_serve.domain.sixteen_bits import rounded
 from tests.support.bundles import calibration, edit_manifest
+from tests.support.commands import Command
 from tests.support.paths import REPOSITORY
-from training.cli import main
+from tests.support.training import image_set
 from training.commands import calibrate
 from training.commands.calibrate import _allowed_tasks
 from training.data import DataError, ImageSet
@@ -38,23 +39,19 @@ TASKS = ("--task", "3x1", "--task", "3x4", "--task", "4x1-4")
 
 
 @pytest.fixture
-def run(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(bundle: Path, images: Path, comln_train: Command) -> Run:
     """`calibrate`, or another command, on a few small episodes; its output."""
 
-    def command(*options: str, name: str = "calibrate") -> str:
-        arguments = [name, str(bundle), "--data", str(images), "--queries", "3", *options]
-        if "--episodes" not in options:
-            arguments += ["--episodes", "8"]
-        assert main(arguments) == 0
-        return capsys.readouterr().out
+    def command(*options: str, name: str = "calibrate", status: int = 0) -> str:
+        few = ("--queries", "3", "--episodes", "8")  # a later option wins
+        return comln_train(name, bundle, "--data", images, *few, *options, status=status)
 
     return command
 
 
-def test_progress_without_a_terminal(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--task", "3x1", "--task", "3x4", "--queries", "3", "--episodes", "8", "--dry-run", "--even-if-worse")
-    assert main(["calibrate", str(bundle), "--data", str(images), *options]) == 0
-    lines = capsys.readouterr().err.splitlines()
+def test_progress_without_a_terminal(run: Run, comln_train: Command) -> None:
+    run("--task", "3x1", "--task", "3x4", "--dry-run", "--even-if-worse")
+    lines = comln_train.told.splitlines()
     assert lines[:4] == [f"{what}, {number} of 2" for what in ("fitting", "measuring") for number in (1, 2)]
 
 
@@ -159,10 +156,9 @@ def test_a_dry_run_leaves_the_bundle_alone(run: Run, bundle: Path) -> None:
     assert (bundle / "bundle.json").read_bytes() == before
 
 
-def test_a_task_that_leaves_no_class_is_refused(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["calibrate", str(bundle), "--data", str(images), "--task", "8x1", "--queries", "3"]
-    assert main(command) == 2
-    assert "leaves none of the 8 classes" in capsys.readouterr().err
+def test_a_task_that_leaves_no_class_is_refused(run: Run, comln_train: Command) -> None:
+    run("--task", "8x1", status=2)
+    assert "leaves none of the 8 classes" in comln_train.told
 
 
 def test_a_calibration_needs_version_2(bundle: Path, run: Run) -> None:
@@ -201,9 +197,8 @@ def test_rounding_what_is_rounded_changes_nothing(bundle: Path, views: tuple[int
     rng = np.random.default_rng(0)
     embeddings = rng.normal(size=(60, *views, found.manifest.embedding_size)).astype(np.float32)
     once = rounded(embeddings.reshape(60, -1)).reshape(embeddings.shape)
-    data = ImageSet(embeddings, tuple(np.arange(20 * c, 20 * c + 20) for c in range(3)), tuple("abc"))
-    law = TaskLaw(constant=0.5, shots=0.0, ways=0.0)
-    made = calibration(law, 0.5)
+    data = image_set(embeddings, [20] * 3)
+    made = calibration(TaskLaw(constant=0.5, shots=0.0, ways=0.0), 0.5)
     change = largest_change(found.head, made, OpenSetEpisodes(data, Task(2, 3, 3), 5, 0))
     again = largest_change(found.head, made, OpenSetEpisodes(replace(data, images=once), Task(2, 3, 3), 5, 0))
     assert 0 < change < 1e-3
@@ -211,8 +206,7 @@ def test_rounding_what_is_rounded_changes_nothing(bundle: Path, views: tuple[int
 
 
 def classes(count: int, images: int) -> ImageSet:
-    members = tuple(np.arange(images * c, images * (c + 1)) for c in range(count))
-    return ImageSet(np.zeros((count * images, 4), np.float32), members, tuple(map(str, range(count))))
+    return image_set(np.zeros((count * images, 4), np.float32), [images] * count)
 
 
 @pytest.mark.parametrize(
@@ -239,54 +233,43 @@ def test_data_that_allow_no_task_are_refused(sets: list[tuple[int, int]], ways: 
         _allowed_tasks([classes(*size) for size in sets], ways, 10)
 
 
+@pytest.mark.parametrize("task", [("--task", "3x100"), ()])
 def test_a_class_with_too_few_images_is_told_with_what_to_do(
-    bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]
+    task: tuple[str, ...], run: Run, comln_train: Command
 ) -> None:
-    measure = ["calibrate", str(bundle), "--data", str(images)]
-    for task in (("--task", "3x100"), ()):
-        assert main([*measure, *task, "--queries", "100"]) == 2
-        assert re.search(
-            r"comln-train: task \S+ with 100 queries a class: class .* an episode needs \d+ \+ 100(; .*)?\. Ask for "
-            r"fewer ways or shots \(--task\), for fewer --queries, or add images",
-            capsys.readouterr().err,
-        )
+    run(*task, "--queries", "100", status=2)
+    assert re.search(
+        r"comln-train: task \S+ with 100 queries a class: class .* an episode needs \d+ \+ 100(; .*)?\. Ask for "
+        r"fewer ways or shots \(--task\), for fewer --queries, or add images",
+        comln_train.told,
+    )
 
 
 @pytest.mark.parametrize(("auroc", "told"), [(0.45, True), (0.61, False)])
 def test_a_threshold_that_tells_nothing_is_warned_of(
-    auroc: float,
-    told: bool,
-    bundle: Path,
-    images: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    auroc: float, told: bool, run: Run, comln_train: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("training.evaluation.calibrate.area_under_curve", lambda *_: auroc)
-    measure = ("--queries", "3", "--episodes", "8", "--task", "3x1")
-    assert main(["calibrate", str(bundle), "--data", str(images), *measure]) == 0
+    run("--task", "3x1")
     said = "in 1 of 1 tasks, with 0.5 by chance: 3-way 1-shot (AUROC 0.45). The threshold is part of"
-    assert (said in capsys.readouterr().err) == told
+    assert (said in comln_train.told) == told
 
 
 def test_a_calibration_that_makes_things_worse_is_told_and_not_recorded(
-    run: Run, bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, bundle: Path, monkeypatch: pytest.MonkeyPatch, comln_train: Command
 ) -> None:
     monkeypatch.setattr(calibrate, "fit_temperature", lambda _: TaskLaw(constant=3.0, shots=0.0, ways=0.0))
     before = (bundle / "bundle.json").read_bytes()
-    with pytest.raises(AssertionError):
-        run(*TASKS)  # it does not end with 0
-    printed = capsys.readouterr().err
-    assert "raises the cross-entropy of 3 of 3 tasks: 3-way 1-shot (" in printed
-    assert "not recorded: the calibration raises the mean cross-entropy from" in printed
+    run(*TASKS, status=2)
+    assert "raises the cross-entropy of 3 of 3 tasks: 3-way 1-shot (" in comln_train.told
+    assert "not recorded: the calibration raises the mean cross-entropy from" in comln_train.told
     assert (bundle / "bundle.json").read_bytes() == before
     run(*TASKS, "--even-if-worse")
     assert "raises the cross-entropy of 3 of 3 tasks" in (bundle / "README.md").read_text(encoding="utf-8")
 
 
 def test_unknown_queries_are_of_classes_outside_the_task() -> None:
-    members = tuple(np.arange(20 * c, 20 * c + 20) for c in range(9))
-    embeddings = np.repeat(np.arange(9), 20).astype(np.float32)[:, None]
-    data = ImageSet(embeddings, members, tuple("abcdefghi"))
+    data = image_set(np.repeat(np.arange(9), 20).astype(np.float32)[:, None], [20] * 9)
     episodes = OpenSetEpisodes(data, Task(3, (1, 4), 5), 20, 0)
     for number in range(20):
         episode = episodes.draw(number)

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from comln_serve.bundle import load_bundle
+from tests.support.commands import Command
 from tests.support.engines import Serve
 from tests.support.full_disk import full_disk
 from tests.support.image_files import image_bytes
@@ -30,44 +31,34 @@ Run = Callable[..., str]
 
 
 @pytest.fixture
-def run(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the command with some options, which must succeed; returns its output."""
+def run(bundle: Path, images: Path, comln_train: Command) -> Run:
+    """`evaluate`, or another command, on a few small episodes; its output."""
 
-    def command(*options: str, name: str = "evaluate") -> str:
-        given = {"--queries": "3", "--episodes": "8"}
-        arguments = [name, str(bundle), "--data", str(images), *options]
-        for option, value in given.items():
-            if option not in options:
-                arguments += [option, value]
-        assert main(arguments) == 0
-        return capsys.readouterr().out
+    def command(*options: object, name: str = "evaluate", status: int = 0) -> str:
+        few = ("--queries", "3", "--episodes", "8")  # a later option wins
+        return comln_train(name, bundle, "--data", images, *few, *options, status=status)
 
     return command
 
 
-def test_progress_without_a_terminal(bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_without_a_terminal(run: Run, comln_train: Command) -> None:
     """In a log of a job, minutes without a line look like a command that hangs."""
-    options = ("--queries", "3", "--episodes", "8", "--task", "3x1", "--baselines", "cosine,ridge")
-    assert main(["evaluate", str(bundle), "--data", str(images), *options]) == 0
-    said = capsys.readouterr().err.splitlines()
-    assert "embedding" in said[0]
-    assert [next(name for name in ("cosine", "ridge", "") if name in line) for line in said[1:]] == [
-        "",
-        "cosine",
-        "ridge",
-    ]
+    run("--task", "3x1", "--baselines", "cosine,ridge")
+    first, second, *heads = comln_train.told.splitlines()
+    assert "embedding" in first
+    assert not any(name in second for name in ("cosine", "ridge"))
+    assert [name in line for name, line in zip(("cosine", "ridge"), heads, strict=True)] == [True, True]
 
 
 def test_a_full_disk_names_what_cannot_be_written(
-    bundle: Path, images: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Run, bundle: Path, comln_train: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = (bundle / "bundle.json").read_bytes()
     monkeypatch.setattr(Path, "write_text", full_disk)
-    few = [str(bundle), "--data", str(images), *FEW]
-    assert main(["evaluate", *few, "--record"]) == 2
-    assert capsys.readouterr().err.endswith(f"comln-train: {bundle} cannot be written: No space left on device\n")
-    assert main(["evaluate", *few, "--out", str(bundle / "report")]) == 2
-    assert capsys.readouterr().err.endswith(f"{bundle / 'report'} cannot be written: No space left on device\n")
+    run("--task", "3x1", "--record", status=2)
+    assert comln_train.told.endswith(f"comln-train: {bundle} cannot be written: No space left on device\n")
+    run("--task", "3x1", "--out", bundle / "report", status=2)
+    assert comln_train.told.endswith(f"{bundle / 'report'} cannot be written: No space left on device\n")
     assert (bundle / "bundle.json").read_bytes() == before
 
 
@@ -217,21 +208,15 @@ def test_a_server_lists_ranges_of_shots_and_no_other_heads(run: Run, bundle: Pat
         (["--out", "pyproject.toml/a/report.md"], "pyproject.toml is a file; name another"),
     ],
 )
-def test_mistakes_say_what_to_do(
-    bundle: Path, images: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
-    assert main(["evaluate", str(bundle), "--data", str(images), "--queries", "3", *options]) == 2
-    assert message in capsys.readouterr().err
+def test_mistakes_say_what_to_do(run: Run, comln_train: Command, options: list[str], message: str) -> None:
+    run(*options, status=2)
+    assert message in comln_train.told
 
 
-def test_another_split_has_no_more_images_of_a_class(
-    bundle: Path, images: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    measure = ["evaluate", str(bundle), "--data", str(images), "--queries", "3", "--split", "val"]
-    assert main([*measure, "--task", "3x100"]) == 2
-    message = capsys.readouterr().err
-    assert "images; an episode needs 100 + 3" in message
-    assert "--split" not in message
+def test_another_split_has_no_more_images_of_a_class(run: Run, comln_train: Command) -> None:
+    run("--split", "val", "--task", "3x100", status=2)
+    assert "images; an episode needs 100 + 3" in comln_train.told
+    assert "--split" not in comln_train.told
 
 
 @pytest.mark.parametrize(
@@ -252,19 +237,16 @@ def test_malformed_options(options: list[str], message: str, capsys: pytest.Capt
     assert message in capsys.readouterr().err
 
 
-def test_missing_training_classes(
-    bundle: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_training_classes(bundle: Path, images: Path, tmp_path: Path, comln_train: Command) -> None:
     """Without them the other heads are measured, and the step size of anil-10 can be given."""
     only_val = tmp_path / "only-val"
     shutil.copytree(images / "val", only_val / "val")
-    measure = ["evaluate", str(bundle), "--data", str(only_val), *FEW, "--baselines"]
-    assert main([*measure, "all"]) == 2
-    error = capsys.readouterr().err
+    measure = ["evaluate", bundle, "--data", only_val, *FEW, "--baselines"]
+    error = comln_train.refused(*measure, "all")
     assert "the setting of anil-10 is chosen on the training classes" in error
     assert "--set anil-10=VALUE" in error
-    assert main([*measure, "all", "--set", "anil-10=0.1"]) == 0
-    assert main([*measure, "cosine,svm"]) == 0
+    comln_train(*measure, "all", "--set", "anil-10=0.1")
+    comln_train(*measure, "cosine,svm")
 
 
 def test_the_training_split_can_be_measured(run: Run) -> None:
@@ -297,10 +279,7 @@ def test_a_study_writes_tables_figures_and_a_plot(run: Run, tmp_path: Path) -> N
         assert len(colours) > 20
 
 
-def test_a_study_refuses_too_many_steps(
-    bundle: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "s"
-    assert main(f"study {bundle} --data {images} --task 3x1 --queries 3 --step-size 1e-6 --out {out}".split()) == 2
-    assert "Use a larger step_size" in capsys.readouterr().err
-    assert not out.exists()
+def test_a_study_refuses_too_many_steps(run: Run, tmp_path: Path, comln_train: Command) -> None:
+    run("--task", "3x1", "--step-size", "1e-6", "--out", tmp_path / "s", name="study", status=2)
+    assert "Use a larger step_size" in comln_train.told
+    assert not (tmp_path / "s").exists()

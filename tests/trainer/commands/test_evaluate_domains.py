@@ -3,18 +3,19 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from comln_serve.bundle import Calibration, load_bundle
 from tests.support.bundles import edit_manifest
+from tests.support.commands import Command
 from tests.support.training import colour_folders
 from tests.trainer.commands.test_evaluate import FEW
 from training.bundles.card import render_card
-from training.cli import main
 
 Run = Callable[..., str]
 
@@ -31,27 +32,18 @@ def domains(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def run(bundle: Path, domains: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs the command on both folders, which must succeed; returns its output."""
-
-    def command(*options: str) -> str:
-        one, two = domains
-        arguments = ["evaluate", str(bundle), "--data", str(one), "--data", f"other={two}"]
-        assert main([*arguments, "--queries", "3", "--episodes", "6", *options]) == 0
-        return capsys.readouterr().out
-
-    return command
+def run(bundle: Path, domains: tuple[Path, Path], comln_train: Command) -> Run:
+    """`evaluate` on both folders; its output."""
+    one, two = domains
+    few = ("--queries", "3", "--episodes", "6")
+    return partial(comln_train, "evaluate", bundle, "--data", one, "--data", f"other={two}", *few)
 
 
 def test_every_data_set_has_a_table_and_their_mean_is_the_last(run: Run) -> None:
     options = ("--task", "3x1", "--task", "3x1-3", "--baselines", "cosine,ridge-cv")
     tree = json.loads(run(*options, "--format", "json"))
-    assert [(t["data"], t["task"]) for t in tree["tasks"]] == [
-        ("one", "3x1"),
-        ("one", "3x1-3"),
-        ("other", "3x1"),
-        ("other", "3x1-3"),
-    ]
+    measured = [(t["data"], t["task"]) for t in tree["tasks"]]
+    assert measured == list(product(("one", "other"), ("3x1", "3x1-3")))
     first = [t for t in tree["tasks"] if t["task"] == "3x1"]
     mean = tree["means"][0]
     assert mean["mean"] == pytest.approx(np.mean([t["mean"] for t in first]))
@@ -74,14 +66,11 @@ def test_all_classes_are_measured_whatever_their_split(run: Run) -> None:
     assert "svm-cv" in out
 
 
-def test_a_class_in_two_splits_is_told(
-    bundle: Path, domains: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_class_in_two_splits_is_told(bundle: Path, domains: tuple[Path, Path], comln_train: Command) -> None:
+    said = f"{domains[0]}: classes with folders in several splits: 8, first 'class0'"
     for split in ("all", "val"):
-        few = ("--split", split, "--task", "3x1", "--queries", "3", "--episodes", "2")
-        assert main(["evaluate", str(bundle), "--data", str(domains[0]), *few]) == 0
-        told = f"{domains[0]}: classes with folders in several splits: 8, first 'class0'" in capsys.readouterr().err
-        assert told == (split == "all")
+        comln_train("evaluate", bundle, "--data", domains[0], "--split", split, *FEW)
+        assert (said in comln_train.told) == (split == "all")
 
 
 def test_results_are_recorded_by_data_set(run: Run, bundle: Path) -> None:
@@ -89,12 +78,8 @@ def test_results_are_recorded_by_data_set(run: Run, bundle: Path) -> None:
     manifest = load_bundle(bundle).manifest
     assert manifest.format_version == 3
     assert {entry.data for entry in manifest.accuracy} >= {"one", "other"}
-    assert [(e.data, e.head) for e in manifest.comparisons] == [
-        ("one", "start"),
-        ("one", "cosine"),
-        ("other", "start"),
-        ("other", "cosine"),
-    ]
+    compared = [(e.data, e.head) for e in manifest.comparisons]
+    assert compared == list(product(("one", "other"), ("start", "cosine")))
     one, other = (next(e for e in manifest.accuracy if e.data == name) for name in ("one", "other"))
     assert "--data one=DATA --split" in one.command
     assert r"--data other=DATA --group 'other=^\d+|x' --split" in other.command
@@ -115,13 +100,14 @@ def test_version_2_has_no_names_of_data_sets(run: Run, bundle: Path) -> None:
         load_bundle(bundle)
 
 
-def test_one_data_set_without_a_name_is_recorded_without_a_name(bundle: Path, domains: tuple[Path, Path]) -> None:
-    measure = ["evaluate", str(bundle), "--task", "3x1", "--queries", "3", "--episodes", "5", "--record", "--data"]
-    assert main([*measure, str(domains[0])]) == 0
+def test_one_data_set_without_a_name_is_recorded_without_a_name(
+    bundle: Path, domains: tuple[Path, Path], comln_train: Command
+) -> None:
+    comln_train("evaluate", bundle, *FEW, "--record", "--data", domains[0])
     tree = json.loads((bundle / "bundle.json").read_text())
     assert all("data" not in entry for entry in tree["accuracy"])
     assert tree["format_version"] == 2
-    assert main([*measure, f"named={domains[0]}"]) == 0
+    comln_train("evaluate", bundle, *FEW, "--record", "--data", f"named={domains[0]}")
     assert {e.data for e in load_bundle(bundle).manifest.comparisons} == {None, "named"}
 
 
@@ -139,19 +125,16 @@ def test_groups_lower_the_accuracy_of_their_data_set(run: Run) -> None:
 
 
 def test_a_bundle_of_another_kind_is_measured_on_folders(
-    bundle: Path, domains: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    bundle: Path, domains: tuple[Path, Path], comln_train: Command
 ) -> None:
-    def of_omniglot(tree: dict[str, Any]) -> None:
-        tree["training"]["config"]["data"] |= {"kind": "omniglot", "rotations": True}
-
-    edit_manifest(bundle, of_omniglot)
-    measure = ["evaluate", str(bundle), *FEW, "--data", f"mine={domains[0]}"]
-    assert main(measure) == 2
-    error = capsys.readouterr().err
+    omniglot = {"kind": "omniglot", "rotations": True}
+    edit_manifest(bundle, lambda tree: tree["training"]["config"]["data"].update(omniglot))
+    measure = ["evaluate", bundle, *FEW, "--data", f"mine={domains[0]}"]
+    error = comln_train.refused(*measure)
     assert "read as omniglot" in error
     assert "--kind image_folder" in error
-    assert main([*measure, "--kind", "image_folder"]) == 0
-    assert main([*measure, "--kind", "mine=image_folder", "--split", "all"]) == 0
+    comln_train(*measure, "--kind", "image_folder")
+    comln_train(*measure, "--kind", "mine=image_folder", "--split", "all")
 
 
 @pytest.mark.parametrize(
@@ -162,30 +145,24 @@ def test_a_bundle_of_another_kind_is_measured_on_folders(
         (["--data", "two", "--group", "(("], "not a regular expression"),
     ],
 )
-def test_mistakes_say_what_to_do(
-    bundle: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
-    assert main(["evaluate", str(bundle), *options]) == 2
-    assert message in capsys.readouterr().err
+def test_mistakes_say_what_to_do(bundle: Path, comln_train: Command, options: list[str], message: str) -> None:
+    assert message in comln_train.refused("evaluate", bundle, *options)
 
 
 @pytest.mark.parametrize("name", ["calibrate", "study"])
 def test_the_other_commands_take_groups_and_study_one_data_set(
-    name: str, bundle: Path, domains: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, bundle: Path, domains: tuple[Path, Path], tmp_path: Path, comln_train: Command
 ) -> None:
-    command = [name, str(bundle), *FEW, "--group", "^x", "--data", str(domains[0])]
+    command = [name, bundle, *FEW, "--data", domains[0]]
     if name == "study":
-        command += ["--out", str(tmp_path / "study"), "--horizon", "1", "--step-size", "1"]
-        assert main([*command, "--data", str(domains[1])]) == 2
-        assert "takes one --data, got 2" in capsys.readouterr().err
-    assert main(command) == 2
-    assert "no file name matches" in capsys.readouterr().err
-    command[command.index("^x")] = r"^\d+"
-    assert main(command) == 0
+        command += ["--out", tmp_path / "study", "--horizon", "1", "--step-size", "1"]
+        assert "takes one --data, got 2" in comln_train.refused(*command, "--data", domains[1])
+    assert "no file name matches" in comln_train.refused(*command, "--group", "^x")
+    comln_train(*command, "--group", r"^\d+")
 
 
 def test_each_data_set_is_calibrated_by_the_others(
-    bundle: Path, domains: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bundle: Path, domains: tuple[Path, Path], tmp_path: Path, comln_train: Command
 ) -> None:
     """Each is measured with laws fitted to the others; the laws fitted to all are recorded."""
     options = ["--task", "3x1", "--task", "3x2", "--queries", "3", "--episodes", "6"]
@@ -193,9 +170,10 @@ def test_each_data_set_is_calibrated_by_the_others(
     for folder in sorted((fewer / "val").iterdir())[:3]:
         shutil.rmtree(folder)
     one, two = ["--data", f"a={domains[0]}"], ["--data", f"b={fewer}"]
+    printed: list[str] = []
 
     def calibrate(*data: str) -> Calibration:
-        assert main(["calibrate", str(bundle), *options, *data]) == 0
+        printed.append(comln_train("calibrate", bundle, *options, *data))
         manifest = load_bundle(bundle).manifest
         assert manifest.format_version == 3
         assert manifest.calibration is not None
@@ -210,6 +188,6 @@ def test_each_data_set_is_calibrated_by_the_others(
     by_data = {(t.data, t.shots): t for t in again.tasks}
     for task in together.tasks:
         assert by_data[task.data, task.shots] == task
-    assert "Mean over data sets and ways" in capsys.readouterr().out
+    assert "Mean over data sets and ways" in printed[-1]
     card = (bundle / "README.md").read_text(encoding="utf-8")
     assert "fitted to the others alone" in " ".join(card.split())

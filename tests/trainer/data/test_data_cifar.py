@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.data_files import SPLITS, load, pickle_of_python2, pictures, write_class, write_pickle
+from tests.support.data_files import SPLITS, load, pickle_of_python2, pictures, write_pickle
 from training.data import DataError
 from training.data.cifar import cifar_classes
 
@@ -107,30 +107,3 @@ class TestCifar100:
         write_pickle(folder / "meta", {"fine_label_names": ["apple"]})
         with pytest.raises(DataError, match="meta, 'fine_label_names': expected 100 names"):
             load(kind, folder, "val")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-class TestFolders:
-    @pytest.mark.parametrize("place", ["{name}", "data/{name}", "{split}/{name}", "{superclass}/{name}"])
-    def test_class_folders(self, tmp_path: Path, kind: Any, place: str) -> None:
-        """One class is called "train", as is a split."""
-        for split in SPLITS:
-            for name, superclass in cifar_classes(kind, split).items():
-                folder = place.format(name=name, split=split, superclass=superclass)
-                write_class(tmp_path / folder, 1)
-        for split in SPLITS:
-            data = load(kind, tmp_path, split)
-            assert list(data.names) == sorted(cifar_classes(kind, split))
-            assert len(data.images) == len(data.names)
-
-    def test_a_missing_class_is_named(self, tmp_path: Path, kind: Any) -> None:
-        missing, *rest = sorted(cifar_classes(kind, "val"))
-        for name in rest:
-            write_class(tmp_path / name, 1)
-        with pytest.raises(DataError, match=f"1 of the .* val split have no folder.*'{missing}'"):
-            load(kind, tmp_path, "val")
-
-    @pytest.mark.parametrize("root", ["", "gone"])
-    def test_nothing_known(self, tmp_path: Path, kind: str, root: str) -> None:
-        with pytest.raises(DataError, match=rf"{STEMS[kind]}_val\.pickle, cifar-100-python"):
-            load(kind, tmp_path / root, "val")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.data_files import SIZE, SPLITS, load, pickle_of_python2, pictures, write_class, write_pickle
+from tests.support.data_files import SIZE, SPLITS, load, pickle_of_python2, pictures, write_pickle
 from tests.support.image_files import image_bytes
 from training.data import DataError
 from training.data.class_lists import standard_split
@@ -157,27 +157,3 @@ class TestCsv:
         write_csv(tmp_path, "train", [wnids("val")[0]])
         with pytest.raises(DataError, match=r"val\.csv: class 'n01855672' .* also in 'train'"):
             load("miniimagenet", tmp_path, "val")
-
-
-class TestFolders:
-    @pytest.mark.parametrize("place", ["{split}/{wnid}", "{wnid}", "images/{wnid}"])
-    def test_class_folders(self, tmp_path: Path, place: str) -> None:
-        for split in SPLITS:
-            for wnid in wnids(split):
-                write_class(tmp_path / place.format(split=split, wnid=wnid), suffix=".JPEG")
-        for split in SPLITS:
-            data = load("miniimagenet", tmp_path, split)
-            assert list(data.names) == wnids(split)
-            assert data.images.shape == (2 * len(wnids(split)), SIZE, SIZE, 3)
-
-    def test_missing_classes_are_named(self, tmp_path: Path) -> None:
-        for wnid in wnids("val")[2:]:
-            write_class(tmp_path / "val" / wnid)
-        message = "2 of the 16 classes of the val split .*'n01855672' .*val/n01855672 or n01855672"
-        with pytest.raises(DataError, match=message):
-            load("miniimagenet", tmp_path, "val")
-
-    @pytest.mark.parametrize("root", ["", "gone"])
-    def test_nothing_known(self, tmp_path: Path, root: str) -> None:
-        with pytest.raises(DataError, match=r"mini-imagenet-cache-val\.pkl, mini.*val\.csv"):
-            load("miniimagenet", tmp_path / root, "val")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.support.data_files import SIZE, load, pickle_of_python2, pictures, write_class, write_pickle
+from tests.support.data_files import load, pickle_of_python2, pictures, write_pickle
 from training.data import DataError
 
 CLASSES = {"train": 351, "val": 97, "test": 160}
@@ -65,84 +65,55 @@ def test_files_of_python_2_and_of_metaoptnet(tmp_path: Path) -> None:
     assert data.names[0] == "351"
 
 
-def test_class_folders(tmp_path: Path) -> None:
-    for i in range(97):
-        write_class(tmp_path / "val" / f"n{i:08}", 1)
-    data = load("tieredimagenet", tmp_path, "val")
-    assert data.images.shape == (97, SIZE, SIZE, 3)
+def npz(**arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
 
 
-class TestWrongOrPartial:
-    def test_nothing_known(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"val_images\.npz or val_images_png\.pkl, with val_la"):
-            load("tieredimagenet", tmp_path, "val")
+IMAGES, TWO = npz(images=pictures(194)), npz(images=pictures(2))
 
-    def test_missing_labels(self, tmp_path: Path) -> None:
-        np.savez(tmp_path / "val_images.npz", images=pictures(2))
-        with pytest.raises(DataError, match=r"val_labels\.pkl: No such file"):
-            load("tieredimagenet", tmp_path, "val")
 
-    @pytest.mark.parametrize(
-        ("content", "message"),
-        [
-            ({}, "no 'label_specific'; it holds nothing"),
-            ([0], "expected a dictionary with 'label_specific'"),
-            ({"label_general": [0]}, "no 'label_specific'; it holds 'label_general'"),
-            ({"label_specific": [0]}, "1 labels for 194 images"),
-        ],
-    )
-    def test_wrong_labels(self, tmp_path: Path, content: Any, message: str) -> None:
-        np.savez(tmp_path / "val_images.npz", images=pictures(194))
-        write_pickle(tmp_path / "val_labels.pkl", content)
-        with pytest.raises(DataError, match=rf"val_labels\.pkl.*{message}"):
-            load("tieredimagenet", tmp_path, "val")
-
-    def test_too_few_classes(self, tmp_path: Path) -> None:
-        np.savez(tmp_path / "val_images.npz", images=pictures(2))
-        write_pickle(tmp_path / "val_labels.pkl", {"label_specific": [0, 1]})
-        with pytest.raises(DataError, match=r"val_images\.npz: 2 classes; the val split has 97"):
-            load("tieredimagenet", tmp_path, "val")
-
-    @pytest.mark.parametrize(
-        ("arrays", "message"),
-        [
-            ({"pictures": pictures(2)}, "no array 'images'; it holds pictures"),
-            ({"images": pictures(2) / 255}, "'images': expected images .* float64"),
-            ({"images": np.array([{}])}, "not a readable .npz file of plain arrays"),
-        ],
-    )
-    def test_wrong_arrays(self, tmp_path: Path, arrays: Any, message: str) -> None:
-        np.savez(tmp_path / "val_images.npz", **arrays)
-        write_pickle(tmp_path / "val_labels.pkl", labels("val"))
-        with pytest.raises(DataError, match=rf"val_images\.npz.*{message}"):
-            load("tieredimagenet", tmp_path, "val")
-
-    @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 and no more"])
-    def test_files_that_are_not_archives(self, tmp_path: Path, content: bytes) -> None:
-        (tmp_path / "val_images.npz").write_bytes(content)
-        with pytest.raises(DataError, match=r"val_images\.npz: not a readable \.npz"):
-            load("tieredimagenet", tmp_path, "val")
-
-    def test_a_truncated_archive(self, tmp_path: Path) -> None:
-        path = tmp_path / "val_images.npz"
-        np.savez(path, images=pictures(50))
-        path.write_bytes(path.read_bytes()[:-200])
-        with pytest.raises(DataError, match=r"val_images\.npz: not a readable \.npz"):
-            load("tieredimagenet", tmp_path, "val")
-
-    @pytest.mark.parametrize(
-        ("images", "message"),
-        [
-            ({}, "expected a list of PNG files as arrays, found a dict of 0"),
-            ([], "expected a list of PNG files"),
-            ([np.zeros(9, np.uint8)] * 194, "0/image 0: .*not a readable image"),
-            ([np.zeros(9)] * 194, r"image 0: expected the bytes of a PNG .*\(9,\) of float64"),
-            ([None] * 194, "image 0: expected the bytes of a PNG"),
-        ],
-    )
-    def test_wrong_images(self, tmp_path: Path, images: Any, message: str) -> None:
-        write_pickle(tmp_path / "val_images_png.pkl", images)
-        write_pickle(tmp_path / "val_labels.pkl", labels("val"))
-        with pytest.raises(DataError, match=rf"(?s)val_images_png\.pkl.*{message}") as refused:
-            load("tieredimagenet", tmp_path, "val")
-        assert str(refused.value).count("val_images_png.pkl") == 1, "the file is named once"
+@pytest.mark.parametrize(
+    ("file", "content", "labels", "message"),
+    [
+        ("images.npz", TWO, None, r"val_labels\.pkl: No such file"),
+        ("images.npz", IMAGES, {}, r"val_labels\.pkl.*no 'label_specific'; it holds nothing"),
+        ("images.npz", IMAGES, [0], r"val_labels\.pkl.*expected a dictionary with 'label_specific'"),
+        ("images.npz", IMAGES, {"label_general": [0]}, r"val_labels\.pkl.*'label_specific'; it holds 'label_general'"),
+        ("images.npz", IMAGES, {"label_specific": [0]}, r"val_labels\.pkl.*1 labels for 194 images"),
+        ("images.npz", TWO, {"label_specific": [0, 1]}, r"val_images\.npz: 2 classes; the val split has 97"),
+        *(
+            ("images.npz", npz(**arrays), labels("val"), rf"val_images\.npz.*{message}")
+            for arrays, message in (
+                ({"pictures": pictures(2)}, "no array 'images'; it holds pictures"),
+                ({"images": pictures(2) / 255}, "'images': expected images .* float64"),
+                ({"images": np.array([{}])}, "not a readable .npz file of plain arrays"),
+            )
+        ),
+        *(
+            ("images.npz", content, labels("val"), r"val_images\.npz: not a readable \.npz")
+            for content in (b"", b"no archive", b"PK\x03\x04 and no more", IMAGES[:-200])
+        ),
+        *(
+            ("images_png.pkl", images, labels("val"), rf"(?s)val_images_png\.pkl.*{message}")
+            for images, message in (
+                ({}, "expected a list of PNG files as arrays, found a dict of 0"),
+                ([], "expected a list of PNG files"),
+                ([np.zeros(9, np.uint8)] * 194, "0/image 0: .*not a readable image"),
+                ([np.zeros(9)] * 194, r"image 0: expected the bytes of a PNG .*\(9,\) of float64"),
+                ([None] * 194, "image 0: expected the bytes of a PNG"),
+            )
+        ),
+    ],
+)
+def test_wrong_or_partial_files(tmp_path: Path, file: str, content: Any, labels: Any, message: str) -> None:
+    if isinstance(content, bytes):
+        (tmp_path / f"val_{file}").write_bytes(content)
+    else:
+        write_pickle(tmp_path / f"val_{file}", content)
+    if labels is not None:
+        write_pickle(tmp_path / "val_labels.pkl", labels)
+    with pytest.raises(DataError, match=message) as refused:
+        load("tieredimagenet", tmp_path, "val")
+    assert str(refused.value).count(f"val_{file}") <= 1, "a file is named once"

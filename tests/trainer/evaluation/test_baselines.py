@@ -1,7 +1,7 @@
 """Every simple head compared with an independent formulation: brute force, primal, SciPy, torch."""
 
 import re
-from collections.abc import Callable
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from comln_serve.bundle import Head, SolverSettings
 from comln_serve.bundle.head import Start, Weighting
-from tests.support.paths import REPOSITORY
+from tests.support.documents import document
+from tests.support.training import image_set
 from training.data import ImageSet
 from training.evaluation import baselines
 from training.evaluation.baselines import BASELINES, Baseline
@@ -52,8 +53,7 @@ def clusters(spread: float, n_classes: int = 6, per_class: int = 12, d: int = 30
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(n_classes, 1, d))
     points = centres + spread * rng.normal(size=(n_classes, per_class, d))
-    members = tuple(np.arange(c * per_class, (c + 1) * per_class) for c in range(n_classes))
-    return ImageSet(points.reshape(-1, d).astype(np.float32), members, tuple(map(str, range(n_classes))))
+    return image_set(points.reshape(-1, d).astype(np.float32), [per_class] * n_classes)
 
 
 def class_weights(classes: NDArray[np.intp], ways: int) -> Array:
@@ -346,10 +346,8 @@ def test_the_best_setting_is_chosen(right: float, at_the_end: bool) -> None:
 
 def test_thinned_classes_keep_enough_images_without_rotations() -> None:
     counts = (60, 45, 10)
-    ends = np.cumsum(counts)
-    images = np.arange(ends[-1], dtype=np.uint8).reshape(-1, 1, 1, 1).repeat(3, axis=3)
-    members = tuple(np.arange(e - c, e) for e, c in zip(ends, counts, strict=True))
-    thin = thinned(ImageSet(images, members, ("a", "b", "c"), rotations=4), Task(2, (1, 30), 15))
+    images = np.arange(sum(counts), dtype=np.uint8).reshape(-1, 1, 1, 1).repeat(3, axis=3)
+    thin = thinned(image_set(images, counts, rotations=4), Task(2, (1, 30), 15))
     assert thin.rotations == 1
     assert [len(m) for m in thin.members] == [45, 45, 10]
     kept = [thin.images[m, 0, 0, 0].tolist() for m in thin.members]
@@ -368,19 +366,12 @@ def test_unfinished_fits_are_counted_and_not_printed(monkeypatch: pytest.MonkeyP
 
 
 def test_other_warnings_of_a_head_are_not_lost() -> None:
-    data = clusters(1.0)
-    with pytest.raises(DeprecationWarning, match="old"):
-        measure(data, warning_head(), Task(2, 1, 1), 2, 0)
-
-
-def warning_head() -> Callable[..., Array]:
     def classify(phi: Any, classes: Any, ways: int, query: Any) -> Array:
-        import warnings  # noqa: PLC0415
-
         warnings.warn("old", DeprecationWarning, stacklevel=1)
         return np.zeros((len(query), ways))
 
-    return classify
+    with pytest.raises(DeprecationWarning, match="old"):
+        measure(clusters(1.0), classify, Task(2, 1, 1), 2, 0)
 
 
 def test_differences_are_taken_in_pairs() -> None:
@@ -415,8 +406,7 @@ def test_verdicts(mean: float, interval: float, verdict: str, text: str) -> None
 
 
 def test_the_document_lists_the_heads_and_their_settings() -> None:
-    text = (REPOSITORY / "docs" / "evaluation.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([a-z0-9-]+)` \| .* \|(.*)\|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| .* \|(.*)\|$", document("evaluation.md"), re.MULTILINE)
     assert [name for name, _ in rows] == list(BASELINES)
     for name, setting in rows:
         baseline = BASELINES[name]

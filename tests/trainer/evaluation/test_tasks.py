@@ -1,7 +1,6 @@
 """Tasks: their text form, and that the episodes of a seed never change."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,23 +8,16 @@ import pytest
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from tests.support.paths import REPOSITORY
+from tests.support.training import image_set
 from training.config import Config
-from training.data import DataError, ImageSet, load_split, sample_episode
+from training.data import DataError, load_split, sample_episode
 from training.evaluation.evaluate import evaluate
 from training.evaluation.tasks import Task, parse_task
 
 ARCHIVE = REPOSITORY.parent / "shared" / "data" / "omniglot" / "images.tar.gz"
 
 
-def counted(*counts: int) -> ImageSet:
-    """Classes with these numbers of blank images."""
-    ends = np.cumsum(counts)
-    members = tuple(np.arange(end - count, end) for end, count in zip(ends, counts, strict=True))
-    images = np.zeros((ends[-1], 1, 1, 3), dtype=np.uint8)
-    return ImageSet(images, members, tuple(map(str, range(len(counts)))))
-
-
-SIX = counted(30, 25, 28, 27, 26, 40)
+SIX = image_set(np.zeros((176, 1, 1, 3), dtype=np.uint8), [30, 25, 28, 27, 26, 40])
 
 
 def test_episodes_of_equal_shots_are_those_of_the_published_figures() -> None:
@@ -116,7 +108,3 @@ def test_rotated_classes_are_refused() -> None:
     bundle = load_bundle(REPOSITORY / "models" / "omniglot-conv4")
     with pytest.raises(ValueError, match="without rotated classes"):
         evaluate(replace(SIX, rotations=4), bundle.head, Task(5, 1), 2)
-
-
-def test_the_archive_is_looked_for_beside_the_repository() -> None:
-    assert ARCHIVE.parts[-4:] == Path("shared/data/omniglot/images.tar.gz").parts

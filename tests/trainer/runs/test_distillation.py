@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
-from tests.support.tiny import tiny_config, write_bundle
-from tests.trainer.runs.test_training import colour_classes
+from tests.support.tiny import tiny_config
+from tests.support.training import colour_classes
 from training.checkpoint import Checkpoint
-from training.config import Config, ConfigError, load_config
+from training.config import Config
 from training.data.images import fit_pixels
 from training.errors import BackboneError
 from training.runs.distillation import Teacher
@@ -24,11 +24,9 @@ from training.runs.pretrain import PRETRAINING
 SECTION = {"epochs": 4, "batch_size": 16, "lr": 0.05, "classifier": "cosine"}
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("teacher")
-    write_bundle(folder, tiny_config())
-    return folder
+@pytest.fixture
+def bundle(models_dir: Path) -> Path:
+    return models_dir / "tiny"
 
 
 def embedded(bundle: Path) -> NDArray[np.float32]:
@@ -36,9 +34,8 @@ def embedded(bundle: Path) -> NDArray[np.float32]:
     return OnnxBackbone(loaded, "cpu").embed(fit_pixels(colour_classes().images, loaded.manifest.preprocessing))
 
 
-def with_teacher(teacher: str | None, **changes: object) -> Config:
-    tree = tiny_config().model_dump(mode="json") | {"pretraining": SECTION | {"teacher": teacher}, **changes}
-    return Config.model_validate(tree)
+def with_teacher(teacher: str | None) -> Config:
+    return tiny_config(pretraining=SECTION | {"teacher": teacher})
 
 
 def test_the_loss_is_the_divergence_of_similarities(bundle: Path, tmp_path: Path) -> None:
@@ -87,22 +84,3 @@ def test_a_teacher_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
     data = colour_classes()
     with pytest.raises(BackboneError, match=r"pretraining\.teacher: .*nowhere"):
         fit(with_teacher(str(tmp_path / "nowhere")), data, data, tmp_path / "run", resume=False)
-
-
-def test_a_teacher_does_not_know_rotated_classes(bundle: Path) -> None:
-    data = {"kind": "omniglot", "rotations": True}
-    with pytest.raises(ValueError, match="upright only"):
-        with_teacher(str(bundle), data=tiny_config().model_dump(mode="json")["data"] | data)
-
-
-def test_its_path_is_relative_to_the_recipe(tmp_path: Path) -> None:
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(
-        "data: {kind: omniglot, preprocessing: {image_size: 28}}\nupdates: 1\n"
-        "pretraining: {epochs: 1, teacher: bundles/large}\n"
-    )
-    loaded = load_config(recipe)
-    assert loaded.pretraining is not None
-    assert loaded.pretraining.teacher == str(tmp_path / "bundles" / "large")
-    with pytest.raises(ConfigError, match="teacher"):
-        load_config(recipe, ("pretraining.teacher=[1]",))

@@ -1,6 +1,5 @@
 """Two processes make the same update as one with the whole batch."""
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -10,12 +9,12 @@ import torch
 from torch import nn
 
 from tests.support.programs import python
-from tests.support.training import check_equal_runs, save_images
-from tests.trainer.runs.test_training import colour_classes, config
+from tests.support.training import check_equal_runs, colour_classes, config, save_images
 from training.checkpoint import Checkpoint
 from training.checkpoint_names import LAST
 from training.config import Config
 from training.runs.distributed import Group, share_batch_norm
+from training.runs.log import read_log
 from training.runs.pretrain import PRETRAINING
 
 pytestmark = pytest.mark.slow
@@ -28,18 +27,20 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(settings: Config, images: Path, out: Path, processes: int) -> subprocess.CompletedProcess[str]:
     recipe = out.with_suffix(".json")
-    recipe.write_text(json.dumps(settings.model_dump(mode="json")))
+    recipe.write_text(settings.model_dump_json())
     launcher = ("torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m") if processes > 1 else ()
     return python("-m", *launcher, "training", "fit", recipe, "--data", images, "--out", out, OMP_NUM_THREADS="1")
 
 
-def two_phases(**changes: object) -> Config:
-    tree = config("prototype").model_dump(mode="json")
-    tree["episodes"] |= {"tasks": 4}
-    tree["pretraining"] = {"epochs": 1, "batch_size": 13, "lr": 0.01}
-    tree["augmentation"] = {"crop_padding": 2, "flip": True, "jitter": 0.2}
-    tree["validation"] |= {"every": 1}
-    return Config.model_validate(tree | {"updates": 2} | changes)
+def two_phases(tasks: int = 4, updates: int = 2) -> Config:
+    return config(
+        "prototype",
+        episodes={"tasks": tasks},
+        pretraining={"epochs": 1, "batch_size": 13, "lr": 0.01},
+        augmentation={"crop_padding": 2, "flip": True, "jitter": 0.2},
+        validation={"every": 1},
+        updates=updates,
+    )
 
 
 @pytest.mark.timeout(240)
@@ -65,9 +66,7 @@ def test_two_processes_train_as_one(tmp_path: Path, images: Path) -> None:
 
 
 def test_tasks_that_cannot_be_shared_evenly_are_refused(tmp_path: Path, images: Path) -> None:
-    tree = two_phases().model_dump(mode="json")
-    tree["episodes"] |= {"tasks": 3}
-    done = train(Config.model_validate(tree), images, tmp_path / "run", 2)
+    done = train(two_phases(tasks=3), images, tmp_path / "run", 2)
     assert done.returncode != 0
     assert "2 processes cannot share 3 tasks" in done.stderr
 
@@ -100,11 +99,10 @@ def test_a_killed_and_resumed_run_equals_one_never_stopped(tmp_path: Path, image
     resumed = python("-m", "training", *arguments, "--resume", OMP_NUM_THREADS="1")
     assert resumed.returncode == 0, resumed.stderr[-3000:]
     check_equal_runs(tmp_path / "whole", tmp_path / "killed", updates=6)
-    logs = [
-        [json.loads(line) for line in (tmp_path / run / "log.jsonl").read_text().splitlines()]
-        for run in ("whole", "killed")
-    ]
     changing = {"seconds", "episodes_per_second"}
-    one_log, two_log = ([{k: v for k, v in record.items() if k not in changing} for record in log] for log in logs)
+    one_log, two_log = (
+        [{k: v for k, v in record.items() if k not in changing} for record in read_log(tmp_path / run)]
+        for run in ("whole", "killed")
+    )
     assert one_log == two_log
     assert np.isfinite([record["loss"] for record in two_log]).all()

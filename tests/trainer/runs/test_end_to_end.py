@@ -9,12 +9,11 @@ import torch
 
 from tests.support.image_files import image_bytes, prepare_image
 from tests.support.live import live_server
-from tests.support.tiny import ABOUT, tiny_config
-from tests.trainer.runs.test_training import colour_classes
+from tests.support.tiny import ABOUT
+from tests.support.training import colour_classes, config
 from training.bundles.export import export_bundle
 from training.checkpoint import Checkpoint
 from training.checkpoint_names import BEST
-from training.config import Config
 from training.model import MetaModel
 from training.runs.fit import fit
 
@@ -27,11 +26,8 @@ TOLERANCE = 1e-4
 
 @pytest.mark.parametrize("start", ["zero", "prototype", "learned"])
 def test_http_predictions_equal_torch(tmp_path: Path, start: str) -> None:
-    tree = tiny_config(start).model_dump(mode="json")
-    tree["optimiser"] |= {"lr": 0.02, "head_lr": 0.05}
-    config = Config.model_validate(tree)
     data = colour_classes()
-    fit(config, data, data, tmp_path / "run", resume=False)
+    fit(config(start), data, data, tmp_path / "run", resume=False)
     checkpoint = Checkpoint.load(tmp_path / "run" / BEST)
     export_bundle(checkpoint, tmp_path / "models" / "fresh", ABOUT)
 

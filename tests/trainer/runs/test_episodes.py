@@ -6,19 +6,16 @@ import pytest
 import torch
 
 from tests.support.tiny import tiny_config
-from tests.trainer.runs.test_training import colour_classes
-from training.config import Config
+from tests.support.training import colour_classes
 from training.data.resident import ResidentImages
 from training.model import MetaModel
 from training.runs.episodes import MetaBatch, draw_batch, episode_loss
 
 
 def batches(unequal: float, updates: int = 40) -> list[MetaBatch]:
-    tree = tiny_config("prototype").model_dump()
-    tree["episodes"] |= {"ways": [2, 6], "shots": [1, 4], "queries": 3, "tasks": 2, "unequal": unequal}
-    config = Config.model_validate(tree)
+    section = {"ways": [2, 6], "shots": [1, 4], "queries": 3, "tasks": 2, "unequal": unequal}
     images = ResidentImages(colour_classes(), torch.device("cpu"))
-    return [draw_batch(config, [images], update) for update in range(updates)]
+    return [draw_batch(tiny_config("prototype", episodes=section), [images], update) for update in range(updates)]
 
 
 def test_shots_are_equal_or_drawn_for_each_class() -> None:
@@ -45,8 +42,7 @@ def test_support_images_come_first_class_by_class() -> None:
 
 
 def test_the_loss_of_unequal_shots_is_that_of_its_tasks_one_by_one() -> None:
-    tree = tiny_config("prototype").model_dump()
-    model = MetaModel(Config.model_validate(tree)).eval()
+    model = MetaModel(tiny_config("prototype")).eval()
     batch = batches(1.0, 3)[2]
     together = episode_loss(model, batch)
     alone = [episode_loss(model, MetaBatch(task[None], batch.shots)) for task in batch.images]
@@ -54,9 +50,7 @@ def test_the_loss_of_unequal_shots_is_that_of_its_tasks_one_by_one() -> None:
 
 
 def test_a_learned_temperature_divides_the_query_logits_by_its_law() -> None:
-    tree = tiny_config("prototype").model_dump()
-    tree["head"] |= {"learn_temperature": True}
-    model = MetaModel(Config.model_validate(tree)).eval()
+    model = MetaModel(tiny_config("prototype", head={"learn_temperature": True})).eval()
     assert model.log_temperature is not None
     batch = batches(1.0, 3)[2]
     M, ways = sum(batch.shots), len(batch.shots)

@@ -11,12 +11,13 @@ import pytest
 
 from benchmarks.meta_gradient_rows import CSV
 from benchmarks.paper import page
+from tests.support.documents import document
 from tests.support.paths import REPOSITORY
 from training.config import load_config
 from training.data import ImageSet
 from training.runs.fit import fit
 
-TEXT = (REPOSITORY / "docs" / "paper.md").read_text(encoding="utf-8")
+TEXT = document("paper.md")
 COMMANDS = sorted(set(re.findall(r"`(comln-train fit [^`]*)`", TEXT)))
 # One update of a small network on few, small images.
 SMALL = (

@@ -1,15 +1,14 @@
 """Supervised pre-training before the episodes."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from tests.support.stopping import stopped_after_saving
 from tests.support.tiny import ABOUT
-from tests.trainer.runs.test_training import colour_classes, config
+from tests.support.training import colour_classes, config
 from training.bundles.export import export_bundle
 from training.checkpoint import Checkpoint
 from training.checkpoint_names import LAST
@@ -18,6 +17,7 @@ from training.data.resident import ResidentImages
 from training.errors import CheckpointError
 from training.model import MetaModel
 from training.runs.fit import fit
+from training.runs.log import read_log
 from training.runs.pretrain import PRETRAINING, CosineClassifier, SupervisedModel, pretrain
 from training.runs.validate import validate
 
@@ -33,17 +33,13 @@ def pretrained(out: Path, settings: Config, *, resume: bool = False) -> MetaMode
     return model
 
 
-def records(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.parametrize("classifier", ["linear", "cosine"])
 def test_it_learns_the_classes_and_says_so(tmp_path: Path, classifier: str) -> None:
     settings = config("prototype", pretraining=SECTION | {"classifier": classifier})
     torch.manual_seed(0)
     before = validate(MetaModel(settings), colour_classes())[0].mean
     model = pretrained(tmp_path, settings)
-    log = records(tmp_path)
+    log = read_log(tmp_path)
     assert [record["step"] for record in log] == [1, 2, 3, 4, 5, 6]
     assert [bool(record["validation"]) for record in log] == [False, False, True] * 2
     assert log[-1]["loss"] < 0.8 * log[0]["loss"]
@@ -52,9 +48,8 @@ def test_it_learns_the_classes_and_says_so(tmp_path: Path, classifier: str) -> N
 
 def test_rotated_classes_count_as_classes(tmp_path: Path) -> None:
     data = colour_classes()
-    turned = type(data)(data.images, data.members, data.names, rotations=4)
     model = MetaModel(config(pretraining={"epochs": 1}))
-    images = ResidentImages(turned, torch.device("cpu"))
+    images = ResidentImages(replace(data, rotations=4), torch.device("cpu"))
     pretrain(model, images, data, tmp_path, resume=False)
     state = Checkpoint.load(tmp_path / PRETRAINING).model
     assert state["classifier.weight"].shape == (32, model.backbone.embedding_size)
@@ -71,7 +66,7 @@ def test_episodes_start_from_the_pretrained_backbone(tmp_path: Path) -> None:
     assert weights
     for key in weights:
         torch.testing.assert_close(model[key], supervised[key])
-    assert [record["phase"] for record in records(tmp_path)] == ["pretraining"] * 6 + ["episodes"]
+    assert [record["phase"] for record in read_log(tmp_path)] == ["pretraining"] * 6 + ["episodes"]
 
 
 def test_stopped_and_resumed_equals_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,8 +86,7 @@ def test_runs_with_other_episodes_reuse_the_pretraining(tmp_path: Path) -> None:
     fit(config(pretraining=SECTION, updates=2), data, data, tmp_path, resume=False)
     (tmp_path / LAST).unlink()
     fit(config(pretraining=SECTION, updates=3), data, data, tmp_path, resume=True)
-    phases = [record["phase"] for record in records(tmp_path)]
-    assert phases.count("pretraining") == 6
+    assert [record["phase"] for record in read_log(tmp_path)].count("pretraining") == 6
     other = config(pretraining=SECTION | {"lr": 0.04}, updates=2)
     (tmp_path / LAST).unlink()
     with pytest.raises(CheckpointError, match="another configuration: pretraining changed"):
@@ -112,12 +106,10 @@ def test_cosines_do_not_depend_on_lengths() -> None:
 
 @pytest.mark.parametrize("change", [{"scale": "sqrt_d"}, {"normalise": "l2"}])
 def test_its_linear_layer_gets_features_neither_normalised_nor_scaled(change: dict[str, str]) -> None:
-    tree = config().model_dump(mode="json")
-    tree["backbone"] |= change
-    changed, plain = MetaModel(Config.model_validate(tree)), MetaModel(config())
-    changed.backbone.load_state_dict(plain.backbone.state_dict())
+    scaled, plain = MetaModel(config(backbone=change)), MetaModel(config())
+    scaled.backbone.load_state_dict(plain.backbone.state_dict())
     images = torch.from_numpy(colour_classes().images[:4])
-    one, other = SupervisedModel(changed, 8), SupervisedModel(plain, 8)
+    one, other = SupervisedModel(scaled, 8), SupervisedModel(plain, 8)
     one.classifier.load_state_dict(other.classifier.state_dict())
     assert torch.equal(one(images)[1], other(images)[1])
 

@@ -2,12 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
+from tests.support.commands import Command
 from tests.support.html import Page
-from tests.trainer.runs.test_training import colour_classes, config
-from training.cli import main
-from training.errors import CheckpointError
+from tests.support.training import colour_classes, config
 from training.runs.fit import fit
 from training.runs.report import write_report
 
@@ -50,17 +47,9 @@ def test_a_complete_run_whose_log_is_lost(tmp_path: Path) -> None:
     assert "none: log.jsonl, of which they are made, is missing" in (tmp_path / "report.html").read_text()
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(CheckpointError, match=r"no such checkpoint; name the folder that fit got as --out"):
-        write_report(tmp_path)
-    assert main(["report", str(tmp_path)]) == 2
-    assert "no such checkpoint" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", [["report"], ["evaluate", "--data", "."]])
-def test_a_run_that_was_not_measured_yet(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
-) -> None:
+def test_a_folder_without_a_run_or_without_a_measurement_is_refused(tmp_path: Path, comln_train: Command) -> None:
+    said = comln_train.refused("report", tmp_path)
+    assert "no such checkpoint; name the folder that fit got as --out" in said
     (tmp_path / "log.jsonl").touch()
-    assert main([command[0], str(tmp_path), *command[1:]]) == 2
-    assert "this run has not come to its first measurement yet" in capsys.readouterr().err
+    for said in (comln_train.refused("report", tmp_path), comln_train.refused("evaluate", tmp_path, "--data", ".")):
+        assert "this run has not come to its first measurement yet" in said

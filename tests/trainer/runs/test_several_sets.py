@@ -12,16 +12,16 @@ import torch
 import yaml
 
 from comln_serve.bundle import load_bundle
+from tests.support.commands import Command
 from tests.support.data_files import POLICY
+from tests.support.documents import blocks, document
 from tests.support.image_files import image_bytes
-from tests.support.paths import REPOSITORY
 from tests.support.stopping import stopped_after_saving
-from tests.support.tiny import tiny_config
-from tests.support.training import check_equal_runs
+from tests.support.tiny import changed, tiny_config
+from tests.support.training import check_equal_runs, image_set
 from tests.trainer.backbones.test_frozen import EXPORT, onnx_config
 from training.checkpoint import Checkpoint
 from training.checkpoint_names import BEST, LAST
-from training.cli import main
 from training.config import Config, ConfigError, DataConfig, load_config
 from training.data import DataError, ImageSet, load_split
 from training.data.resident import ResidentImages
@@ -40,21 +40,17 @@ def section(sets: list[dict[str, Any]], size: int = 16) -> dict[str, Any]:
 
 
 def several(sets: list[dict[str, Any]], base: Config | None = None, **changes: Any) -> Config:
-    tree = (base or tiny_config("prototype", ways=3)).model_dump(mode="json")
-    size = tree["data"]["preprocessing"]["image_size"]
-    return Config.model_validate(tree | {"data": section(sets, size)} | changes)
+    base = base or tiny_config("prototype", ways=3)
+    return changed(base, data=section(sets, base.data.preprocessing.image_size), **changes)
 
 
 def plain(value: int, classes: int, per_class: int = 6, groups: int = 0) -> ImageSet:
     """Classes whose images have one colour, or the colour `value` + the image's group."""
     count = classes * per_class
     numbers = np.arange(count) % max(groups, 1)
-    images = np.broadcast_to((value + numbers)[:, None, None, None], (count, 16, 16, 3))
-    members = tuple(np.arange(c * per_class, (c + 1) * per_class) for c in range(classes))
+    images = np.broadcast_to((value + numbers)[:, None, None, None], (count, 16, 16, 3)).astype(np.uint8)
     of_class = np.arange(count) // per_class * max(groups, 1) + numbers
-    return ImageSet(
-        images.astype(np.uint8), members, tuple(map(str, range(classes))), groups=of_class if groups else None
-    )
+    return image_set(images, [per_class] * classes, groups=of_class if groups else None)
 
 
 def write_folder(root: Path, classes: int, colour: int = 90) -> Path:
@@ -109,9 +105,8 @@ def test_pretraining_takes_one_training_set() -> None:
 
 
 def test_the_documented_sections_load() -> None:
-    text = (REPOSITORY / "docs" / "data.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
-    sections = [tree for block in blocks if "several" in str(tree := yaml.safe_load(block))]
+    trees = [yaml.safe_load(block) for block in blocks(document("data.md"), "yaml")]
+    sections = [tree for tree in trees if "several" in str(tree)]
     assert sections
     for tree in sections:
         assert DataConfig.model_validate(tree["data"]).used_for("val")
@@ -216,10 +211,8 @@ def test_too_few_classes_name_the_set(tmp_path: Path) -> None:
 
 
 def images_of(seed: int, classes: int, size: int = 16) -> ImageSet:
-    rng = np.random.default_rng(seed)
-    images = rng.integers(0, 256, (classes * 6, size, size, 3), dtype=np.uint8)
-    members = tuple(np.arange(c * 6, (c + 1) * 6) for c in range(classes))
-    return ImageSet(images, members, tuple(map(str, range(classes))))
+    images = np.random.default_rng(seed).integers(0, 256, (classes * 6, size, size, 3), dtype=np.uint8)
+    return image_set(images, [6] * classes)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -247,14 +240,13 @@ def test_a_resumed_run_equals_one_never_stopped(tmp_path: Path, monkeypatch: pyt
     check_equal_runs(tmp_path / "whole", tmp_path / "stopped", updates=4)
 
 
-def test_from_recipe_to_measured_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_recipe_to_measured_bundle(tmp_path: Path, comln_train: Command) -> None:
     a, b, c = (write_folder(tmp_path / name, classes=5) for name in "abc")
     sets = [FOLDER | {"name": "a", "use": "train"}, FOLDER | {"name": "b", "use": "val", "group": r"^\d{5}"}]
     recipe, run, bundle = tmp_path / "recipe.yaml", tmp_path / "run", tmp_path / "bundle"
-    recipe.write_text(json.dumps(several(sets).model_dump(mode="json")))
-    paths = ["--data", f"a={a}", "--data", f"b={b}"]
-    assert main(["fit", str(recipe), *paths, "--out", str(run)]) == 0
-    assert main(["export", str(run), "--to", str(bundle), *EXPORT]) == 0
+    recipe.write_text(several(sets).model_dump_json())
+    comln_train("fit", recipe, "--data", f"a={a}", "--data", f"b={b}", "--out", run)
+    comln_train("export", run, "--to", bundle, *EXPORT)
 
     manifest = load_bundle(bundle).manifest
     assert manifest.training.command == ("comln-train fit recipe.yaml --data a=DATA --data b=DATA --out RUN")
@@ -266,32 +258,16 @@ def test_from_recipe_to_measured_bundle(tmp_path: Path, capsys: pytest.CaptureFi
     assert str(tmp_path) not in (bundle / "bundle.json").read_text()
     assert [(entry.data, entry.split) for entry in manifest.accuracy] == [("b", "val")]
     recorded = Checkpoint.load(run / BEST).validation[0]
-
-    def measure(*options: str, queries: int = 2) -> tuple[int, str, str]:
-        capsys.readouterr()
-        command = f"evaluate {bundle} --task 3x1 --queries {queries} --episodes 5 --format json"
-        status = main([*command.split(), *options])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
+    measure = f"evaluate {bundle} --task 3x1 --episodes 5 --format json --queries".split()
     # The validation set is read with its own group and use, so the episodes are those of training.
-    status, out, _ = measure("--data", f"b={b}", "--split", "val")
-    assert status == 0
-    assert json.loads(out)["tasks"][0]["mean"] == pytest.approx(recorded["mean"])
+    (task,) = json.loads(comln_train(*measure, 2, "--data", f"b={b}", "--split", "val"))["tasks"]
+    assert task["mean"] == pytest.approx(recorded["mean"])
     # With two tracks of three frames there are not four queries outside the support image's track.
-    status, _, error = measure("--data", f"b={b}", "--split", "val", queries=4)
-    assert status == 2
-    assert "groups" in error
+    assert "groups" in comln_train.refused(*measure, 4, "--data", f"b={b}", "--split", "val")
     # All classes of the training set were used for training, so it has no split val.
-    status, _, error = measure("--data", f"a={a}")
-    assert status == 2
-    assert "no split val" in error
-    assert measure("--data", f"a={a}", "--split", "all")[0] == 0
+    assert "no split val" in comln_train.refused(*measure, 2, "--data", f"a={a}")
+    comln_train(*measure, 2, "--data", f"a={a}", "--split", "all")
     # Another data set needs a kind.
-    status, _, error = measure("--data", f"c={c}", "--split", "all")
-    assert status == 2
-    assert "--kind c=KIND" in error
+    assert "--kind c=KIND" in comln_train.refused(*measure, 2, "--data", f"c={c}", "--split", "all")
     given = ("--data", f"c={c}", "--data", f"b={b}", "--kind", "c=image_folder", "--split", "all")
-    status, out, _ = measure(*given)
-    assert status == 0
-    assert [task["data"] for task in json.loads(out)["tasks"]] == ["c", "b"]
+    assert [task["data"] for task in json.loads(comln_train(*measure, 2, *given))["tasks"]] == ["c", "b"]

@@ -1,6 +1,5 @@
 """Fit, checkpoint, resume, evaluate, export."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,41 +10,25 @@ import torch
 
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
+from tests.support.commands import Command
 from tests.support.engines import Serve
 from tests.support.image_files import colour_support, prepare_image
 from tests.support.messages import engine_of
 from tests.support.paths import REPOSITORY
 from tests.support.stopping import stopped_after_saving
-from tests.support.tiny import ABOUT, tiny_config, tiny_model, write_bundle
-from tests.support.training import check_equal_runs, save_images
+from tests.support.tiny import ABOUT, checkpoint_of, tiny_config, tiny_model, write_bundle
+from tests.support.training import check_equal_runs, check_served, colour_classes, config, save_images
 from training.bundles.export import export_bundle
 from training.checkpoint import Checkpoint
 from training.checkpoint_names import BEST, LAST, PRETRAINING
 from training.cli import main
-from training.config import Config
-from training.data import DataError, ImageSet
+from training.data import DataError
 from training.errors import CheckpointError, DivergedError, WriteError
 from training.evaluation.evaluate import evaluate
 from training.evaluation.tasks import Task
 from training.model import MetaModel
 from training.runs.fit import fit
 from training.runs.log import read_log
-
-
-def colour_classes(n_classes: int = 8, per_class: int = 8, size: int = 16) -> ImageSet:
-    """Classes that differ in colour, and are learned in a few updates."""
-    rng = np.random.default_rng(0)
-    centres = rng.integers(30, 225, (n_classes, 1, 1, 1, 3))
-    noise = rng.integers(-25, 26, (n_classes, per_class, size, size, 3))
-    images = (centres + noise).clip(0, 255).astype(np.uint8).reshape(-1, size, size, 3)
-    members = tuple(np.arange(c * per_class, (c + 1) * per_class) for c in range(n_classes))
-    return ImageSet(images, members, tuple(map(str, range(n_classes))))
-
-
-def config(start: str = "zero", **changes: object) -> Config:
-    tree = tiny_config(start).model_dump(mode="json")
-    tree["optimiser"].update(lr=0.02, head_lr=0.05)
-    return Config.model_validate(tree | changes)
 
 
 @pytest.mark.parametrize("start", ["zero", "prototype", "learned"])
@@ -55,22 +38,19 @@ def test_fit_moves_every_meta_parameter(tmp_path: Path, start: str) -> None:
     best = fit(settings, data, data, tmp_path, resume=False)
     head = best.restore_model().head()
     assert head.horizon != settings.head.initial_horizon
-    assert (head.alpha != settings.head.initial_alpha) == (start == "prototype") or (
-        start != "prototype" and head.alpha is None
-    )
+    assert (head.alpha is not None) == (start == "prototype")
+    assert head.alpha != settings.head.initial_alpha
     if start == "learned":
         assert head.W0 is not None
         assert np.abs(head.W0).max() > 0
-    records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    records = read_log(tmp_path)
     assert [(record["phase"], record["step"]) for record in records] == [("episodes", 2), ("episodes", 4)]
     assert all(math.isfinite(record["loss"]) for record in records)
 
 
 def test_a_horizon_that_depends_on_the_task_is_learned_exported_and_served(tmp_path: Path, serve: Serve) -> None:
-    tree = config("prototype").model_dump(mode="json")
-    tree["head"] |= {"condition_horizon": True, "initial_similarity": 0.4, "initial_shot_offset": 1.0}
-    tree["episodes"] |= {"unequal": 1.0}
-    data, settings = colour_classes(), Config.model_validate(tree)
+    law = {"condition_horizon": True, "initial_similarity": 0.4, "initial_shot_offset": 1.0}
+    data, settings = colour_classes(), config("prototype", head=law, episodes={"unequal": 1.0})
     best = fit(settings, data, data, tmp_path / "run", resume=False)
     head = best.restore_model().head()
     assert head.exponents is not None
@@ -98,23 +78,18 @@ def test_a_horizon_that_depends_on_the_task_is_learned_exported_and_served(tmp_p
 
 
 def record_of(run: Path, checkpoint: Checkpoint) -> dict[str, Any]:
-    records = map(json.loads, (run / "log.jsonl").read_text().splitlines())
-    return next(one for one in records if one["step"] == checkpoint.update)
+    return next(one for one in read_log(run) if one["step"] == checkpoint.update)
 
 
 def test_a_full_disk_names_the_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "last.tmp").symlink_to("/dev/full")  # every byte that is written there finds no room
-    state = {"weights": torch.zeros(100_000)}
-    checkpoint = Checkpoint(tiny_config(), 0, state, {}, {}, 0.0, 0.0, [])
     with pytest.raises(WriteError, match=r"last\.pt cannot be written: No space left on device"):
-        checkpoint.save(tmp_path / "last.pt")
+        checkpoint_of(tiny_model(tiny_config())).save(tmp_path / "last.pt")
 
 
 def test_a_temperature_is_learned_and_bundles_leave_it_out(tmp_path: Path) -> None:
-    tree = config("prototype").model_dump(mode="json")
-    tree["head"] |= {"learn_temperature": True}
     data = colour_classes()
-    best = fit(Config.model_validate(tree), data, data, tmp_path / "run", resume=False)
+    best = fit(config("prototype", head={"learn_temperature": True}), data, data, tmp_path / "run", resume=False)
     model = best.restore_model()
     assert model.log_temperature is not None
     assert torch.all(model.log_temperature[:2] != 0)  # always 5 ways: their factor is log 1
@@ -197,34 +172,39 @@ def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
         fit(config(seed=1), data, data, tmp_path, resume=True)
 
 
-def test_data_too_small_for_the_episodes_are_refused_before_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"episodes": {"shots": [1, 3]}},
+            r"^training: .* 4 images; an episode needs \d \+ 2; .*\. Lower episodes\.shots .* or add images$",
+        ),
+        (
+            {"validation": {"tasks": [[5, 3]]}},
+            r"^validation: .* 4 images; an episode needs \d \+ 2; .*\. Lower the shots in validation\.tasks",
+        ),
+        (
+            {"validation": {"tasks": [[9, 1]]}},
+            r"^validation: 9-way .* need 9 classes; there are 8\. Lower the ways in .* or add cl",
+        ),
+        (
+            {"episodes": {"ways": 20, "shots": 1}},
+            r"^training: 20-way .* need 20 classes; there are 8\. Lower episodes\.ways",
+        ),
+    ],
+)
+def test_data_too_small_for_the_episodes_are_refused_before_training(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
     data = colour_classes(per_class=4)
-    fit(config(), data, data, tmp_path / "enough", resume=False)
-    with pytest.raises(
-        DataError,
-        match=r"^training: .* 4 images; an episode needs \d \+ 2; .*\. Lower episodes\.shots .* or add images$",
-    ):
-        fit(config(episodes={"shots": [1, 3], "queries": 2}), data, data, tmp_path, resume=False)
-    validation = config().validation.model_dump() | {"tasks": [[5, 3]]}
-    with pytest.raises(
-        DataError,
-        match=r"^validation: .* 4 images; an episode needs \d \+ 2; .*\. Lower the shots in validation\.tasks",
-    ):
-        fit(config(validation=validation), data, data, tmp_path, resume=False)
-    ways = data.n_classes + 1
-    validation |= {"tasks": [[ways, 1]]}
-    with pytest.raises(
-        DataError,
-        match=rf"^validation: {ways}-way .* need {ways} classes; there are {ways - 1}\. Lower the ways in .* or add cl",
-    ):
-        fit(config(validation=validation), data, data, tmp_path, resume=False)
+    with pytest.raises(DataError, match=message):
+        fit(config(**changes), data, data, tmp_path, resume=False)
 
 
-def test_a_range_of_ways_may_reach_beyond_the_classes(tmp_path: Path) -> None:
-    data = colour_classes()
-    fit(config(episodes={"ways": [3, 20], "queries": 2, "shots": 1}), data, data, tmp_path / "range", resume=False)
-    with pytest.raises(DataError, match=r"^training: 20-way .* need 20 classes; there are 8\. Lower episodes\.ways"):
-        fit(config(episodes={"ways": 20, "queries": 2, "shots": 1}), data, data, tmp_path, resume=False)
+@pytest.mark.parametrize("episodes", [{}, {"ways": [3, 20], "shots": 1}], ids=["just enough", "a range beyond"])
+def test_data_just_large_enough_for_the_episodes(tmp_path: Path, episodes: dict[str, object]) -> None:
+    data = colour_classes(per_class=4)
+    fit(config(episodes=episodes), data, data, tmp_path, resume=False)
 
 
 @pytest.mark.parametrize(
@@ -277,15 +257,17 @@ def test_predictions_do_not_depend_on_the_rest_of_the_batch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("image_size", [16, 32, 84])
-def test_export_computes_what_torch_computes(tmp_path: Path, image_size: int) -> None:
-    model = write_bundle(tmp_path / "bundle", tiny_config(image_size=image_size))
-    session = OnnxBackbone(load_bundle(tmp_path / "bundle"), "cpu")
-    rng = np.random.default_rng(1)
-    for count in (1, 3, 70):
-        images = rng.integers(0, 256, (count, image_size, image_size, 3), dtype=np.uint8)
-        expected = model.embed(images)
-        np.testing.assert_allclose(session.embed(images), expected, rtol=1e-3, atol=1e-4)
+@pytest.mark.parametrize(
+    ("size", "backbone"),
+    [
+        *((size, {"channels": 8}) for size in (16, 32, 84)),
+        (28, {"channels": 8, "colour": "grey", "mean": [0.9], "std": [0.3], "scale": "sqrt_d"}),
+    ],
+)
+def test_export_computes_what_torch_computes(tmp_path: Path, size: int, backbone: dict[str, object]) -> None:
+    model = write_bundle(tmp_path / "bundle", tiny_config(image_size=size, backbone=backbone))
+    images = np.random.default_rng(1).integers(0, 256, (70, size, size, 3), dtype=np.uint8)
+    check_served(tmp_path / "bundle", images, model.embed(images), atol=1e-5)
 
 
 @pytest.mark.slow
@@ -310,17 +292,14 @@ def test_export_computes_what_torch_computes(tmp_path: Path, image_size: int) ->
 )
 def test_other_backbones_export(tmp_path: Path, backbone: dict[str, object], size: int, half: bool) -> None:
     """At two batch sizes, with weights in 32 and in 16 bits; DropBlock is not in a bundle."""
-    tree = tiny_config(image_size=size).model_dump(mode="json") | {"backbone": backbone}
-    config = Config.model_validate(tree)
     torch.manual_seed(0)
-    model = MetaModel(config)
+    model = MetaModel(tiny_config(image_size=size, backbone=backbone))
     images = np.random.default_rng(0).integers(0, 256, (8, size, size, 3), dtype=np.uint8)
     with torch.no_grad():
         model.train().backbone(torch.from_numpy(images))
-    checkpoint = Checkpoint(config, 0, model.eval().state_dict(), {}, {}, 0.0, 0.0, [])
-    expected = model.embed(images)
+    expected = model.eval().embed(images)
     tolerance = 5e-3 if half else 1e-4
-    assert export_bundle(checkpoint, tmp_path / "bundle", ABOUT, half=half) < tolerance
+    assert export_bundle(checkpoint_of(model), tmp_path / "bundle", ABOUT, half=half) < tolerance
     session = OnnxBackbone(load_bundle(tmp_path / "bundle"), "cpu")
     for count in (1, 7):
         found = session.embed(images[:count])
@@ -336,36 +315,24 @@ def test_an_exported_graph_says_nothing_of_the_machine(models_dir: Path) -> None
     assert b".py" not in content
 
 
-def test_greyscale_backbone_with_scaled_embeddings_exports(tmp_path: Path) -> None:
-    tree = tiny_config(image_size=28).model_dump(mode="json")
-    tree["backbone"] |= {"colour": "grey", "mean": [0.9], "std": [0.3], "scale": "sqrt_d"}
-    model = write_bundle(tmp_path / "bundle", Config.model_validate(tree))
-    images = np.random.default_rng(0).integers(0, 256, (4, 28, 28, 3), dtype=np.uint8)
-    found = OnnxBackbone(load_bundle(tmp_path / "bundle"), "cpu").embed(images)
-    np.testing.assert_allclose(found, model.embed(images), rtol=1e-3, atol=1e-5)
-
-
-def test_command_line_fit_export_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_fit_export_evaluate(tmp_path: Path, comln_train: Command) -> None:
     """The three commands on an image folder; the accuracy is recorded in manifest and card."""
-    images = str(save_images(colour_classes(), tmp_path / "images"))
+    images = save_images(colour_classes(), tmp_path / "images")
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(json.dumps(config().model_dump(mode="json")))
+    recipe.write_text(config().model_dump_json())
     run, bundle = tmp_path / "run", tmp_path / "bundle"
-    assert main(["fit", str(recipe), "--data", images, "--out", str(run)]) == 0
+    comln_train("fit", recipe, "--data", images, "--out", run)
     about = ["--description", "Colours.", "--data-description", "Eight colours.", "--licence", "CC0-1.0"]
-    export = ["export", str(run), "--to", str(bundle), *about]
-    assert main(export) == 0
-    assert "It replaced the bundle that was there" not in capsys.readouterr().out
+    export = ["export", run, "--to", bundle, *about]
+    assert "It replaced the bundle that was there" not in comln_train(*export)
     before = (bundle / "bundle.json").read_bytes()
-    assert main([*export, "--notes", "again"]) == 2
-    assert "is a bundle already: --replace" in capsys.readouterr().err
+    assert "is a bundle already: --replace" in comln_train.refused(*export, "--notes", "again")
     assert (bundle / "bundle.json").read_bytes() == before
-    assert main([*export, "--notes", "again", "--replace"]) == 0
-    assert "It replaced the bundle that was there" in capsys.readouterr().out
+    assert "It replaced the bundle that was there" in comln_train(*export, "--notes", "again", "--replace")
     assert (bundle / "bundle.json").read_bytes() != before
     evaluate = f"evaluate {bundle} --data {images} --task 4x2 --episodes 20 --queries 3 --record".split()
-    assert main(evaluate) == 0
-    assert main(evaluate) == 0  # a new measurement replaces the earlier one
+    comln_train(*evaluate)
+    printed = comln_train(*evaluate)  # a new measurement replaces the earlier one
     manifest = load_bundle(bundle).manifest
     assert manifest.training.command == "comln-train fit recipe.yaml --data DATA --out RUN"
     (entry,) = [a for a in manifest.accuracy if (a.ways, a.shots) == (4, 2)]
@@ -373,27 +340,24 @@ def test_command_line_fit_export_evaluate(tmp_path: Path, capsys: pytest.Capture
     card = (bundle / "README.md").read_text()
     assert "Eight colours." in card
     assert f"{100 * entry.mean:.2f} +- {100 * entry.interval:.2f}" in card
-    assert f"{100 * entry.mean:.2f}" in capsys.readouterr().out
+    assert f"{100 * entry.mean:.2f}" in printed
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "command",
     [
-        ["fit", "gone.yaml", "--data", "x", "--out", "y"],
-        ["export", "gone", "--to", "y", "--description", "a", "--data-description", "b", "--licence", "c"],
-        ["evaluate", "gone", "--data", "x"],
+        "fit gone.yaml --data x --out y",
+        "export gone --to y --description a --data-description b --licence c",
+        "evaluate gone --data x",
     ],
 )
-def test_command_line_mistakes_end_with_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    assert "gone" in capsys.readouterr().err
+def test_a_path_that_leads_nowhere_is_named(command: str, comln_train: Command) -> None:
+    assert "gone" in comln_train.refused(*command.split())
 
 
 def test_export_of_a_learned_start_keeps_its_ways(tmp_path: Path) -> None:
-    settings = tiny_config("learned", ways=3)
-    model = tiny_model(settings)
-    checkpoint = Checkpoint(settings, 0, model.state_dict(), {}, {}, 0.0, 0.0, [], "fit it", "a quiet machine")
-    export_bundle(checkpoint, tmp_path / "b", ABOUT)
+    model = tiny_model(tiny_config("learned", ways=3))
+    export_bundle(checkpoint_of(model, "fit it", "a quiet machine"), tmp_path / "b", ABOUT)
     bundle = load_bundle(tmp_path / "b")
     assert bundle.head.ways == 3
     assert bundle.manifest.training.hardware == "a quiet machine"

@@ -14,11 +14,11 @@ from comln_serve.bundle.views import as_examples
 from comln_serve.engine.engine import NewClassifier
 from comln_serve.imaging import Preprocessing, prepare_views
 from tests.support.engines import MakeEngine
+from tests.support.graphs import SIZE
 from tests.support.image_files import colour_support, image_bytes, prepare_image
 from tests.support.tiny import ABOUT, tiny_config
+from tests.support.training import colour_classes
 from tests.trainer.backbones.test_frozen import onnx_config
-from tests.trainer.backbones.test_onnx_backbones import SIZE
-from tests.trainer.runs.test_training import colour_classes
 from training.bundles.export import export_bundle
 from training.config import Config
 from training.data import ImageSet
@@ -47,9 +47,8 @@ def with_views(data: ImageSet) -> ImageSet:
 
 
 def view_config(**changes: object) -> Config:
-    tree = tiny_config("prototype").model_dump(mode="json")
-    tree["episodes"] |= {"ways": [2, 6], "shots": [1, 4], "queries": 3, "tasks": 2, "unequal": 1.0}
-    return Config.model_validate(tree | changes)
+    section = {"ways": [2, 6], "shots": [1, 4], "queries": 3, "tasks": 2, "unequal": 1.0}
+    return tiny_config("prototype", episodes=section, **changes)
 
 
 def test_images_are_read_in_all_views(tmp_path: Path) -> None:
@@ -91,30 +90,26 @@ def test_all_views_are_support_and_the_first_are_queries(rotations: int) -> None
 
 
 @pytest.mark.parametrize("rotations", [1, 4])
-def test_training_on_embeddings_of_views_equals_training_on_images(tmp_path: Path, rotations: int) -> None:
-    data = replace(with_views(colour_classes(size=SIZE)), rotations=rotations)
+@pytest.mark.parametrize("views", [1, 3])
+def test_training_on_embeddings_equals_training_on_images(tmp_path: Path, views: int, rotations: int) -> None:
+    """Equal seeds give equal episodes, including rotated classes, and equal losses."""
+    data = replace(colour_classes(size=SIZE), rotations=rotations)
+    data = with_views(data) if views > 1 else data
     model = MetaModel(onnx_config(tmp_path))
     embedded = embed_once(model, data)
-    assert embedded.images.shape == (rotations * len(data.images), 3, 6)
-    assert embedded.views == 3
-    losses = [
-        [
-            float(
-                episode_loss(
-                    learner, draw_batch(learner.config, [ResidentImages(source, torch.device("cpu"))], i)
-                ).detach()
-            )
-            for i in range(4)
-        ]
-        for learner, source in ((model.train(), data), (model.on_embeddings().train(), embedded))
-    ]
+    assert embedded.images.shape == (rotations * len(data.images), *data.images.shape[1:-3], 6)
+    assert embedded.images.dtype == np.float32
+    assert (embedded.views, embedded.n_classes) == (views, data.n_classes)
+    losses: list[list[float]] = []
+    for learner, source in ((model.train(), data), (model.on_embeddings().train(), embedded)):
+        images = [ResidentImages(source, torch.device("cpu"))]
+        losses.append([episode_loss(learner, draw_batch(learner.config, images, i)).item() for i in range(5)])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    assert len(set(losses[0])) == 5
 
 
 def test_a_model_is_measured_as_it_is_served(tmp_path: Path, make_engine: MakeEngine) -> None:
-    tree = view_config().model_dump(mode="json")
-    tree["data"]["preprocessing"] = POLICY.model_dump(mode="json")
-    config = Config.model_validate(tree)
+    config = view_config(data={"preprocessing": POLICY.model_dump(mode="json")})
     data = with_views(colour_classes())
     best = fit(config, data, data, tmp_path / "run", resume=False)
     bundle = tmp_path / "models" / "views"

@@ -1,7 +1,7 @@
-"""Exchanges the served models for those that the folder of bundles holds now, while requests run."""
+"""The models that are served, by name, and their exchange for those of the folder of bundles while requests run."""
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from threading import Lock, Thread
 
@@ -9,14 +9,16 @@ from pydantic import BaseModel, Field
 
 from comln_serve.configuration.settings import Settings
 from comln_serve.counts import SharedCounts
+from comln_serve.domain.classifier import ClassifierRecord
 from comln_serve.domain.words import listed
-from comln_serve.engine.bundles import load_bundles, models_folder
-from comln_serve.engine.models import Model, Models
-from comln_serve.engine.opening import open_model
+from comln_serve.engine.bundles import load_bundles, models_folder, open_model
+from comln_serve.engine.models import Model
 from comln_serve.errors import ErrorCode, ServiceError, StartupError
 from comln_serve.storage import Store
 
 logger = logging.getLogger(__name__)
+
+PREFERRED_MODEL = "photos-efficientnet-lite0"
 
 
 class ModelsReloaded(BaseModel):
@@ -27,6 +29,89 @@ class ModelsReloaded(BaseModel):
     replaced: list[str] = Field(description="Their bundle has changed.")
     removed: list[str]
     unchanged: list[str]
+
+
+class Models(dict[str, Model]):
+    """Models by name, one of them the default.
+
+    Attributes:
+        users: number of running requests that have these models; see `ServedModels`.
+    """
+
+    users = 0
+
+    def __init__(self, settings: Settings, models: Mapping[str, Model]) -> None:
+        """Choose the default.
+
+        Raises:
+            StartupError: the settings name a model that does not exist.
+        """
+        wanted = settings.default_model
+        if wanted is None:
+            wanted = PREFERRED_MODEL if PREFERRED_MODEL in models else next(iter(models))
+        if wanted not in models:
+            raise StartupError(
+                f"default model {wanted!r} is not in {models_folder(settings)}; there are: {', '.join(models)}"
+            )
+        super().__init__(models)
+        self.default = wanted
+
+    def find(self, name: str | None) -> Model:
+        """The model of that name, the default one for None.
+
+        Raises:
+            ServiceError: MODEL_NOT_FOUND.
+        """
+        key = self.default if name is None else name
+        if key not in self:
+            raise ServiceError(
+                ErrorCode.MODEL_NOT_FOUND,
+                f"There is no model {key!r}. Served are: {', '.join(self)}.",
+                received=key,
+                available=list(self),
+            )
+        return self[key]
+
+    def embedding_like(self, name: str, embedder_sha256: str) -> Model:
+        """The model whose network and preprocessing have that hash, of several the one of that name.
+
+        Raises:
+            ServiceError: MODEL_CHANGED, there is none.
+        """
+        alike = [model for model in self.values() if model.embedder_sha256 == embedder_sha256]
+        if not alike:
+            raise ServiceError(
+                ErrorCode.MODEL_CHANGED,
+                f"The embeddings are of model {name!r:.100} with embedder_sha256 {embedder_sha256!r:.100}, and no "
+                f"model of this server has that; served are {', '.join(self)}. Serve that bundle, or send the images "
+                "to POST /adapt.",
+                model=name[:100],
+                embedder_sha256=embedder_sha256[:100],
+            )
+        return next((model for model in alike if model.name == name), alike[0])
+
+    def of(self, classifier: ClassifierRecord) -> Model:
+        """The model a classifier was adapted on.
+
+        Raises:
+            ServiceError: MODEL_CHANGED, it is not served, or its embedder has changed.
+        """
+        model = self.get(classifier.model)
+        if model is None or model.embedder_sha256 != classifier.embedder_sha256:
+            why = (
+                f"model {classifier.model!r}, which this server does not have; served are {', '.join(self)}"
+                if model is None
+                else f"a version of model {classifier.model!r} that is no longer served"
+            )
+            called = classifier.id if classifier.name is None else f"{classifier.name}@{classifier.version}"
+            raise ServiceError(
+                ErrorCode.MODEL_CHANGED,
+                f"Classifier {called!r} was adapted on {why}. Send its images to POST /adapt "
+                "again, or restore that bundle.",
+                model=classifier.model,
+                embedder_sha256=classifier.embedder_sha256,
+            )
+        return model
 
 
 class ServedModels:

@@ -1,4 +1,4 @@
-"""Places in a database, for which tenants take turns."""
+"""Places for threads, for which tenants take turns."""
 
 from threading import Event, Lock
 
@@ -14,13 +14,15 @@ class Places:
         self._waiting = Turns[Event]()
         self._lock = Lock()
 
-    def take(self, tenant: str | None, seconds: float) -> bool:
-        """Wait for a place for at most `seconds`. Returns whether there was one; it has to be given back then."""
+    def take(self, tenant: str | None, seconds: float, ticket: Event | None = None) -> bool:
+        """Wait for a place for at most `seconds`, or until another thread sets the ticket. Returns whether there was
+        one; it has to be given back then.
+        """
         with self._lock:
             if self._free:
                 self._free -= 1
                 return True
-            ticket = Event()
+            ticket = ticket or Event()
             self._waiting.add(tenant, ticket)
         ticket.wait(seconds)
         with self._lock:
