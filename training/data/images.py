@@ -94,16 +94,14 @@ def build_image_set(
         where: what errors begin with.
 
     Raises:
-        DataError: no class, a class without images, or files that are not images; all of them are tried, so that they
+        DataError: no class, or files that are not images; all of them are tried, so that they
             can be removed at once.
     """
     if not classes:
         raise DataError(f"{where}: no class was found")
     flat = [(f"{name}/{file}", read) for name, files in classes for file, read in files]
     members, start = [], 0
-    for name, files in classes:
-        if not files:
-            raise DataError(f"{where}: class {name!r} holds no image")
+    for _, files in classes:
         members.append(np.arange(start, start + len(files)))
         start += len(files)
     refused: dict[int, str] = {}
