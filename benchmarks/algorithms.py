@@ -13,6 +13,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -114,10 +115,8 @@ def main() -> None:
     for number, cell in enumerate(cells, start=1):
         if cell.data not in loaded:
             try:
-                train_images, val_images = (
-                    load_images(cell.data, paths[cell.data], split) for split in ("train", "val")
-                )
-                loaded[cell.data] = (train_images, val_images)
+                split = partial(load_images, cell.data, paths[cell.data])
+                loaded[cell.data] = (split("train"), split("val"))
             except DataError as error:
                 parser.exit(2, f"{error}\n")
         print(f"{number} of {len(cells)}: {cell.algorithm}, {cell.data} {cell.ways}x{cell.shots}, seed {cell.seed}")
