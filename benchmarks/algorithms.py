@@ -13,6 +13,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -24,9 +25,9 @@ from benchmarks.measure import extra_memory
 from benchmarks.rivals.listing import RIVALS
 from benchmarks.rivals.record import Cell, Measured, Result
 from benchmarks.rivals.rival import Rival
-from benchmarks.rivals.tasks import PROBLEMS, draw
+from benchmarks.rivals.tasks import PROBLEMS, draw, load_images
 from benchmarks.rivals.training import episodes, seconds_of, train, yardstick
-from training.data import DataError, Episode, load_split
+from training.data import DataError, Episode
 from training.data.resident import ResidentImages
 from training.memory import keep_freed_memory
 from training.results.accuracy import mean_and_interval
@@ -114,7 +115,8 @@ def main() -> None:
     for number, cell in enumerate(cells, start=1):
         if cell.data not in loaded:
             try:
-                loaded[cell.data] = (_images(cell.data, paths, "train"), _images(cell.data, paths, "val"))
+                split = partial(load_images, cell.data, paths[cell.data])
+                loaded[cell.data] = (split("train"), split("val"))
             except DataError as error:
                 parser.exit(2, f"{error}\n")
         print(f"{number} of {len(cells)}: {cell.algorithm}, {cell.data} {cell.ways}x{cell.shots}, seed {cell.seed}")
@@ -133,10 +135,6 @@ def _paths(parser: argparse.ArgumentParser, given: Sequence[str]) -> dict[str, P
     if not paths:
         parser.error(f"--data NAME=PATH is needed, with NAME one of {', '.join(PROBLEMS)}")
     return paths
-
-
-def _images(name: str, paths: dict[str, Path], split: str) -> ResidentImages:
-    return ResidentImages(load_split(PROBLEMS[name].data, paths[name], split), torch.device("cpu"))
 
 
 if __name__ == "__main__":

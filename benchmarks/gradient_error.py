@@ -21,6 +21,7 @@ from comln_serve.flow import Integration, solve_flow, uniform_weights
 from training.flow_steps import DOPRI5
 from training.gradient_flow import Method, gradient_flow
 from training.gradient_flow.adjoint import adjoint_sweep
+from training.results.tables import markdown
 
 INPUTS = ("phi", "W0", "T", "lam", "weights")
 
@@ -187,9 +188,8 @@ CASES = [
 
 def print_errors(ways_at_most: int, forward_ways_at_most: int) -> None:
     """Errors of both methods at default tolerances over CASES."""
-    head = ["ways x shots", "T", "mean norm^2", "offset", "lam", "method"]
-    print("| " + " | ".join([*head, *[f"d{name}" for name in INPUTS], "ms"]) + " |")
-    print("|" + "---|" * (len(head) + len(INPUTS) + 1))
+    head = ["ways x shots", "T", "mean norm^2", "offset", "lam", "method", *[f"d{name}" for name in INPUTS], "ms"]
+    print(markdown(head, []))
     for ways, T, norm2, offset, lam in CASES:
         if ways > ways_at_most:
             continue
@@ -203,7 +203,7 @@ def print_errors(ways_at_most: int, forward_ways_at_most: int) -> None:
             errors = gradient_errors(task, gradients)
             row = [f"{ways} x 5", f"{T:g}", f"{norm2:g}", f"{offset:g}", f"{lam:g}", method]
             row += [f"{errors[name]:.0e}" for name in INPUTS]
-            print("| " + " | ".join([*row, f"{milliseconds:.0f}"]) + " |", flush=True)
+            _print_row([*row, f"{milliseconds:.0f}"])
 
 
 def start_gradient(task: Task, tolerance: float, *, step_limit: bool) -> tuple[np.ndarray, int]:
@@ -231,8 +231,7 @@ def start_gradient(task: Task, tolerance: float, *, step_limit: bool) -> tuple[n
 
 def print_step_control() -> None:
     """Steps and error of dW0 by tolerance, without and with the step limit."""
-    print("| ways x shots | T | mean norm^2 | offset | tolerance | free steps | limited steps |")
-    print("|---|---|---|---|---|---|---|")
+    print(markdown(["ways x shots", "T", "mean norm^2", "offset", "tolerance", "free steps", "limited steps"], []))
     for ways, T, norm2 in ((5, 1e4, 100.0), (20, 1e4, 1e4)):
         for offset in (0.0, 3.0, 10.0):
             task = clustered_task(ways, 5, T, norm2=norm2, offset=offset)
@@ -243,7 +242,7 @@ def print_step_control() -> None:
                     dW0, steps = start_gradient(task, tolerance, step_limit=step_limit)
                     error = np.linalg.norm(dW0 - reference) / np.linalg.norm(reference)
                     row.append(f"{steps}, {error:.0e}")
-                print("| " + " | ".join(row) + " |", flush=True)
+                _print_row(row)
 
 
 def main() -> None:
@@ -259,6 +258,11 @@ def main() -> None:
         print_step_control()
     else:
         print_errors(5 if arguments.quick else 20, 20 if arguments.forward else 10)
+
+
+def _print_row(cells: list[str]) -> None:
+    """A row of a table in Markdown, as soon as it is measured."""
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def _timed(call: Callable[[], dict[str, np.ndarray]]) -> tuple[dict[str, np.ndarray], float]:

@@ -1,5 +1,6 @@
 """What Linux says of a process: its memory, its CPU time and its children."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -30,10 +31,14 @@ def cpu_seconds(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def children(pid: int) -> list[int]:
-    """Processes that any thread of this one has started."""
-    threads = _file("task", pid).iterdir()
-    return [int(child) for thread in threads for child in (thread / "children").read_text("ascii").split()]
+def family(pid: int) -> list[int]:
+    """A process and its descendants: those that any thread of it or of them has started."""
+    found = [pid]
+    for one in found:  # grows meanwhile
+        with contextlib.suppress(OSError):
+            for thread in _file("task", one).iterdir():
+                found += map(int, (thread / "children").read_text("ascii").split())
+    return found
 
 
 def _file(name: str, pid: int | None) -> Path:

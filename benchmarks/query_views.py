@@ -20,8 +20,7 @@ from training.commands.domains import find_domains
 from training.commands.measuring import add_measuring_arguments, open_measured
 from training.data import ImageSet
 from training.evaluation.calibrate import calibration_error
-from training.evaluation.cores import on_all_cores
-from training.evaluation.tasks import Task, parse_task
+from training.evaluation.tasks import Task, on_all_cores, parse_task
 from training.results.accuracy import Difference, Estimate, mean_and_interval
 from training.results.tables import markdown
 

@@ -144,36 +144,25 @@ class Server:
         return processes.memory(field, self.process.pid)
 
 
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @contextlib.contextmanager
 def running_server(bundle: Path, *flags: str, provider: Provider = "cpu") -> Generator[Server, None, None]:
     """A server of that bundle alone, on a free port, ready."""
-    with tempfile.TemporaryDirectory() as name, socket.socket() as probe:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as name:
+        folder, port = Path(name), free_port()
         (folder / "models").mkdir()
         (folder / "models" / bundle.name).symlink_to(bundle.resolve(), target_is_directory=True)
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
         with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "comln_serve.cli",
-                    "--port",
-                    str(port),
-                    "--models-dir",
-                    str(folder / "models"),
-                    "--provider",
-                    provider,
-                    "--database-url",
-                    f"sqlite:///{folder}/classifiers.db",
-                    *flags,
-                ],
-                cwd=ROOT,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+            where = ["--models-dir", str(folder / "models"), "--database-url", f"sqlite:///{folder}/classifiers.db"]
+            own = ["--port", str(port), "--provider", provider, *where]
+            command = [sys.executable, "-m", "comln_serve.cli", *own, *flags]
+            process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
         try:
             server = Server(process, f"http://127.0.0.1:{port}", folder)
             _wait_until_ready(server)

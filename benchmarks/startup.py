@@ -18,9 +18,9 @@ from datetime import datetime
 from http.client import HTTPConnection, HTTPException
 from itertools import pairwise
 from pathlib import Path
-from socket import socket
 
 from benchmarks.publishing import machine, publish
+from benchmarks.serving import free_port
 from training.results.tables import markdown
 
 _PROGRAM = """
@@ -37,29 +37,12 @@ def start(models: Path) -> dict[str, float]:
     """Seconds of one start: of the interpreter and its imports, of settings, models and store, of
     the application, the flow and the backbones' first run; and in total.
     """
-    with socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         began = time.time()
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                _PROGRAM,
-                "--models-dir",
-                str(models),
-                "--port",
-                str(port),
-                "--provider",
-                "cpu",
-                "--database-url",
-                f"sqlite:///{folder}/classifiers.db",
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        where = ["--models-dir", str(models), "--database-url", f"sqlite:///{folder}/classifiers.db"]
+        command = [sys.executable, "-c", _PROGRAM, "--port", str(port), "--provider", "cpu", *where]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             while not _ready(port):
                 if process.poll() is not None:

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.rivals.comln import Comln
-from benchmarks.rivals.tasks import PROBLEMS, Problem, Task
+from benchmarks.rivals.tasks import PROBLEMS, Problem, Task, load_images
 from benchmarks.rivals.training import episodes, train
-from training.data import DataError, load_split
+from training.data import DataError
 from training.data.resident import ResidentImages
 from training.gradient_flow import gradient_flow
 from training.memory import keep_freed_memory
@@ -186,10 +186,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     try:
-        images, validation = (
-            ResidentImages(load_split(PROBLEMS[DATA].data, arguments.data, split), torch.device("cpu"))
-            for split in ("train", "val")
-        )
+        images, validation = (load_images(DATA, arguments.data, split) for split in ("train", "val"))
     except DataError as error:
         parser.exit(2, f"{error}\n")
     done = {run.variant for run in runs}

@@ -11,7 +11,6 @@ Prints Markdown and writes it to benchmarks/results/workers-BUNDLE.md.
 import argparse
 import contextlib
 import platform
-import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import processes
-from benchmarks.publishing import ROOT, publish
+from benchmarks.publishing import ROOT, publish, spread
 from benchmarks.serving import SHOTS, WAYS, Server, adapt_form, form, photo, running_server
 from comln_serve.machine import usable_cpus
 from training.results.tables import markdown
@@ -51,7 +50,7 @@ def measure(arguments: argparse.Namespace) -> str:
     for (number, _), flag in zip(kinds, flags, strict=True):
         with running_server(arguments.bundle, *flag) as server:
             _warmed_up(server, number, files, arguments.clients)
-            used.append(memory(server))
+            used.append(sum(map(processes.proportional_memory, processes.family(server.process.pid))))
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(running_server(arguments.bundle, *flag)) for flag in flags]
         bodies = [
@@ -79,7 +78,7 @@ def measure(arguments: argparse.Namespace) -> str:
     for (number, mode), rate, megabytes in zip(kinds, rates, used, strict=True):
         ratios = [own / first for own, first in zip(rate, rates[0], strict=True)]
         where = "one additional process" if mode == "on" else "each"
-        rows.append([f"{number}", where, _spread(rate, ".0f"), _spread(ratios, ".2f"), f"{megabytes:.0f}"])
+        rows.append([f"{number}", where, spread(rate), spread(ratios, ".2f"), f"{megabytes:.0f}"])
     shared = "Memory: of all processes, after some load; what they share is counted once."
     return "\n\n".join([what, markdown(head, rows), shared])
 
@@ -93,12 +92,6 @@ def _warmed_up(server: Server, workers: int, files: Sequence[bytes], clients: in
     return bodies
 
 
-def memory(server: Server) -> float:
-    """Memory of a server's processes in MB, shared pages divided among those that share them."""
-    pid = server.process.pid
-    return sum(map(processes.proportional_memory, (pid, *processes.children(pid))))
-
-
 def _wait_for(server: Server, workers: int) -> None:
     """Wait until all of them serve."""
     log, end = server.folder / "log", time.monotonic() + START_SECONDS
@@ -106,10 +99,6 @@ def _wait_for(server: Server, workers: int) -> None:
         if time.monotonic() > end:
             raise RuntimeError(f"{workers} workers did not start:\n{log.read_text('utf-8')}")
         time.sleep(0.1)
-
-
-def _spread(values: list[float], form: str) -> str:
-    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 if __name__ == "__main__":

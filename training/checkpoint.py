@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from training.checkpoint_names import LOG, NO_RUN, UNMEASURED
 from training.config import Config
@@ -68,13 +67,6 @@ class Checkpoint:
             raise CheckpointError(f"{path}: no such checkpoint; {why}") from error
         except Exception as error:  # torch and pydantic raise many types for a damaged file
             raise CheckpointError(f"{path}: not a usable checkpoint ({error})") from error
-
-    def restore(
-        self, model: nn.Module, optimiser: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler
-    ) -> None:
-        model.load_state_dict(self.model)
-        optimiser.load_state_dict(self.optimiser)
-        schedule.load_state_dict(self.schedule)
 
     def restore_model(self) -> MetaModel:
         """The trained model in float32, the precision of a bundle."""

@@ -12,22 +12,9 @@ from comln_serve.errors import StartupError
 from comln_serve.flow import FlowError
 from comln_serve.streams import write_utf8
 from training.config import ConfigError
-from training.data import DataError
-from training.errors import BackboneError, CheckpointError, DivergedError, ExportError, WriteError
+from training.errors import CorrectableError
 
-_CORRECTABLE = (
-    BackboneError,
-    BundleError,
-    CheckpointError,
-    ConfigError,
-    DataError,
-    DivergedError,
-    ExportError,
-    FlowError,
-    OSError,
-    StartupError,
-    WriteError,
-)
+_CORRECTABLE = (CorrectableError, ConfigError, BundleError, FlowError, OSError, StartupError)
 
 # Each is imported when it is asked for, and torch only where a command needs it: `wrap`, and measuring bundles, do not.
 _COMMANDS = {
@@ -65,9 +52,10 @@ def main(argv: list[str] | None = None) -> int:
             if given[:1] == [name]:
                 module: Any = importlib.import_module(f"training.commands.{name}")
                 module.add_arguments(command)
+                command.set_defaults(run=module.run)
         args = parser.parse_args(given)
-        status: int = args.run(args)
+        args.run(args)
     except _CORRECTABLE as error:
         print(f"comln-train: {error}", file=sys.stderr)
         return 2
-    return status
+    return 0

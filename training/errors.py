@@ -1,19 +1,23 @@
-"""Errors that the person who gave the command can correct; the message says how."""
+"""Errors of the trainer."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 
-class BackboneError(ValueError):
+class CorrectableError(Exception):
+    """An error that the person who gave the command can correct; the message says how."""
+
+
+class BackboneError(CorrectableError, ValueError):
     """A network that cannot be built, or input that it does not take."""
 
 
-class CheckpointError(ValueError):
+class CheckpointError(CorrectableError, ValueError):
     """A run that cannot be resumed, measured or exported."""
 
 
-class DivergedError(RuntimeError):
+class DivergedError(CorrectableError, RuntimeError):
     """Training whose numbers are no longer finite."""
 
     def __init__(self) -> None:
@@ -23,11 +27,11 @@ class DivergedError(RuntimeError):
         )
 
 
-class ExportError(RuntimeError):
+class ExportError(CorrectableError, RuntimeError):
     """A bundle cannot be made from a run, or the exported graph computes other embeddings."""
 
 
-class WriteError(RuntimeError):
+class WriteError(CorrectableError, RuntimeError):
     """A file or folder cannot be written, as on a full disk."""
 
 

@@ -1,9 +1,8 @@
 """The steps of the reduced flow, which the methods differentiate.
 
-There are two solvers: Dormand-Prince with error control ("dopri5"), and explicit Euler with steps of
-one size ("euler"), which is gradient descent on W, ANIL's inner loop. Both are explicit Runge-Kutta
-methods: a step is given by a table of coefficients, a state and a length, and the methods need only
-these.
+There are two solvers: Dormand-Prince with error control ("dopri5"), and explicit Euler with steps of one size
+("euler"), which is gradient descent on W, ANIL's inner loop. Both are explicit Runge-Kutta methods: a step is given by
+a table of coefficients, a state and a length, and the methods need only these.
 
 Steps are yielded in chunks, so that a long trajectory need not be in memory.
 """

@@ -23,12 +23,11 @@ _BATCH_PIXELS = 512 * 84**2
 class MetaModel(nn.Module):
     """Backbone and head; `adapt` is equation 8 from the configured start.
 
-    SGD updates the logarithms of T = exp(log_T) and alpha = exp(log_alpha), which therefore stay
-    positive, and the log odds of the similarity sigmoid(similarity_odds) of a levelled start. A T
-    that depends on the task is T (M / 25)^e_1 (N / 5)^e_2 (mean ||phi||^2)^e_3 with learned
-    exponents e. It is relative to a 5-way 5-shot task, so that T and the exponents are learned
-    independently. With a metric of strength r = exp(log_whitening) a flow needs a time proportional
-    to M, so e_1 starts at 1. The offset beta of the start is learned as it is, and the logarithm of the
+    SGD updates the logarithms of T = exp(log_T) and alpha = exp(log_alpha), which therefore stay positive, and the log
+    odds of the similarity sigmoid(similarity_odds) of a levelled start. A T that depends on the task is T (M / 25)^e_1
+    (N / 5)^e_2 (mean ||phi||^2)^e_3 with learned exponents e. It is relative to a 5-way 5-shot task, so that T and the
+    exponents are learned independently. With a metric of strength r = exp(log_whitening) a flow needs a time
+    proportional to M, so e_1 starts at 1. The offset beta of the start is learned as it is, and the logarithm of the
     loss's temperature as an affine function of log (M / 25) and log (N / 5).
     """
 

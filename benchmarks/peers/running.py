@@ -54,7 +54,7 @@ class Running:
     @contextlib.contextmanager
     def paused(self) -> Generator[None]:
         """All its processes are stopped during the block: some poll, and take CPU time when they have nothing to do."""
-        first, *descendants = self._processes()
+        first, *descendants = processes.family(self.process.pid)
         try:
             for pid in (first, *descendants):
                 _send(pid, signal.SIGSTOP)
@@ -68,22 +68,14 @@ class Running:
     def cpu_seconds(self) -> float:
         """CPU time of all its processes so far."""
         seconds = 0.0
-        for pid in self._processes():
+        for pid in processes.family(self.process.pid):
             with contextlib.suppress(OSError):
                 seconds += processes.cpu_seconds(pid)
         return seconds
 
     def memory(self) -> float:
         """Memory of all its processes in MB, shared pages divided among those that share them."""
-        return sum(map(processes.proportional_memory, self._processes()))
-
-    def _processes(self) -> list[int]:
-        """It and its descendants."""
-        found = [self.process.pid]
-        for pid in found:  # grows meanwhile
-            with contextlib.suppress(OSError):
-                found += processes.children(pid)
-        return found
+        return sum(map(processes.proportional_memory, processes.family(self.process.pid)))
 
 
 def _send(pid: int, number: int) -> None:

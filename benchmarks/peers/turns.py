@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import socket
 import statistics
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -14,8 +13,8 @@ import numpy as np
 
 from benchmarks.peers.peer import Peer, Setting, own
 from benchmarks.peers.running import Running, running
-from benchmarks.publishing import machine
-from benchmarks.serving import SHOTS, WAYS, adapt_form, photo, running_server
+from benchmarks.publishing import machine, spread
+from benchmarks.serving import SHOTS, WAYS, adapt_form, free_port, photo, running_server
 from comln_serve.bundle import load_bundle
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.imaging import prepare_views
@@ -147,9 +146,7 @@ def _load(server: Running, files: Sequence[bytes], clients: int, seconds: float)
 
 def _ports() -> Iterator[int]:
     """Ports with two free ones behind each, for servers that listen on three."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        first = probe.getsockname()[1]
+    first = free_port()
     return (20000 + (first + 10 * number) % 12000 for number in count())
 
 
@@ -181,7 +178,7 @@ def _report(
                 peer.name,
                 _version(peer),
                 str(own_figures.setting),
-                _spread(own_figures.rates),
+                spread(own_figures.rates),
                 f"{statistics.median(own_figures.cpu_ms):.1f}",
                 f"{p50:.1f}",
                 f"{p99:.1f}",
@@ -199,7 +196,3 @@ def _version(peer: Peer) -> str:
     name = peer.packages[0].partition(">")[0]
     code = f"from importlib.metadata import version; print(version({name!r}))"
     return subprocess.run([str(peer.python), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from training.config import BackboneConfig, DataConfig
-from training.data import Episode, sample_episode
+from training.data import Episode, load_split, sample_episode
 from training.data.resident import ResidentImages
 
 QUERIES = 15
@@ -46,6 +47,11 @@ PROBLEMS = {
         {"kind": "omniglot", "rotations": True}, 28, {"colour": "grey", "mean": [0.92], "std": [0.26]}
     ),
 }
+
+
+def load_images(name: str, path: Path, split: str) -> ResidentImages:
+    """A split of the data set of this name."""
+    return ResidentImages(load_split(PROBLEMS[name].data, path, split), torch.device("cpu"))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from benchmarks.peers.peer import PEERS, Setting
 from benchmarks.peers.running import Running
 from benchmarks.peers.turns import _choice, _in_turns
+from benchmarks.processes import family
 from tests.support.waiting import wait_until
 
 # A parent and a child.
@@ -14,7 +15,9 @@ FAMILY = "import os, time\nos.fork()\ntime.sleep(100)"
 
 
 def states(server: Running) -> set[str]:
-    return {Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] for pid in server._processes()}
+    return {
+        Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0] for pid in family(server.process.pid)
+    }
 
 
 def test_a_setting_of_fewer_processes_is_chosen_unless_it_is_slower() -> None:
@@ -29,7 +32,7 @@ def test_servers_take_turns_while_the_others_are_stopped(tmp_path: Path) -> None
     servers = [Running(PEERS[0], process, "http://127.0.0.1:9", tmp_path) for process in processes]
     try:
         for server in servers:
-            wait_until(lambda server=server: len(server._processes()) == 2)  # type: ignore[misc]
+            wait_until(lambda server=server: len(family(server.process.pid)) == 2)  # type: ignore[misc]
         seen = []
         for server in _in_turns(servers):
             seen.append(server)
@@ -41,7 +44,7 @@ def test_servers_take_turns_while_the_others_are_stopped(tmp_path: Path) -> None
             wait_until(lambda server=server: states(server) == {"S"})  # type: ignore[misc]
     finally:
         for server in servers:
-            for pid in server._processes():
+            for pid in family(server.process.pid):
                 subprocess.run(["kill", "-9", str(pid)], check=False)
         for process in processes:
             process.wait()

@@ -8,13 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from training.backbones.conv4 import Conv4
-from training.backbones.identity import Identity
-from training.backbones.layers import with_layers
+from training.backbones.library import library_network
 from training.backbones.onnx_model import OnnxNetwork
 from training.backbones.pixel_format import PixelFormat, default_normalisation
 from training.backbones.pixels import Pixels
 from training.backbones.resnet12 import ResNet12
-from training.backbones.torchvision_model import torchvision_network, torchvision_normalisation
+from training.backbones.torchvision_model import torchvision_normalisation
 from training.config import BackboneConfig
 from training.errors import BackboneError
 
@@ -28,8 +27,7 @@ class Backbone(nn.Module):
     pixels as the trainer. Kind "identity" takes embeddings (B, d) float32 instead.
 
     Attributes:
-        network: without preprocessing. pixels: converts images to its input; None if it takes
-            images itself.
+        network: without preprocessing. pixels: converts images to its input; None if it takes images itself.
         embedding_size: d.
         frozen: no parameter is learned, and batch norm and dropout stay in evaluation mode.
         mirror_apart: whether images and their mirror images are two batches, or one of both. The smaller activations of
@@ -42,8 +40,7 @@ class Backbone(nn.Module):
         """Build the network, with random weights or those that the recipe names.
 
         Args:
-            pretrained: false does not load the named weights, because those of a checkpoint will
-                replace them.
+            pretrained: false does not load the named weights, because those of a checkpoint will replace them.
 
         Raises:
             BackboneError: the network or its weights do not exist, cannot be read or do not fit.
@@ -86,6 +83,28 @@ class Backbone(nn.Module):
         return embeddings * self.scale
 
 
+class Identity(nn.Module):
+    """Returns embeddings (B, d) float32 unchanged; refuses anything else."""
+
+    def __init__(self, embedding_size: int) -> None:
+        super().__init__()
+        self.embedding_size = embedding_size
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        wanted = (self.embedding_size,)
+        if embeddings.dtype != torch.float32 or tuple(embeddings.shape[1:]) != wanted:
+            advice = ""
+            if embeddings.ndim == 4:
+                advice = "; for images, choose another backbone.kind"
+            elif embeddings.ndim == 2:
+                advice = f"; set backbone.embedding_size to {embeddings.shape[1]}"
+            raise BackboneError(
+                f'backbone.kind "identity" takes float32 embeddings (n, {self.embedding_size}); '
+                f"got {embeddings.dtype} {tuple(embeddings.shape)}{advice}"
+            )
+        return embeddings
+
+
 class Precomputed(nn.Module):
     """Replaces a frozen backbone when its embeddings were computed in advance.
 
@@ -116,22 +135,10 @@ def _build(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tupl
         graph = OnnxNetwork(config, image_size)
         return graph, None if config.layout == "as_is" else pixels, graph.file.embedding_size
     if config.kind in {"torchvision", "timm"}:
-        network, size = _library_network(config, image_size, pretrained=pretrained)
+        network, size = library_network(config, image_size, pretrained=pretrained)
     else:
         network, size = _paper_network(config, image_size)
     return network, pixels, size
-
-
-def _library_network(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tuple[nn.Module, int]:
-    """A network of torchvision or timm, and d."""
-    if config.kind == "torchvision":
-        network, size = torchvision_network(config, image_size, pretrained=pretrained)
-    else:
-        # Imported only if needed: it takes a second.
-        from training.backbones.timm_model import timm_network  # noqa: PLC0415
-
-        network, size = timm_network(config, image_size, pretrained=pretrained)
-    return with_layers(network, size, config.layers, config.pooling, image_size)
 
 
 def _paper_network(config: BackboneConfig, image_size: int) -> tuple[nn.Module, int]:

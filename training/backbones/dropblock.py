@@ -16,18 +16,13 @@ class DropBlock(nn.Module):
     preserves the mean. The rate grows linearly from 0 to `config.rate` over `config.updates` updates.
 
     Attributes:
-        updates: () int64, training batches seen; part of the state, so that a resumed run continues
-            with the same rate.
+        updates: () int64, training batches seen; part of the state, so that a resumed run continues with the same rate.
     """
 
     updates: Tensor
 
     def __init__(self, config: DropBlockConfig, size: int) -> None:
-        """Drop blocks of feature maps with size x size positions.
-
-        Raises:
-            BackboneError: a block is larger than the map.
-        """
+        """Drop blocks of feature maps with size x size positions; BackboneError if a block is larger."""
         super().__init__()
         if config.block_size > size:
             raise BackboneError(

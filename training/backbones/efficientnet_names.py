@@ -21,17 +21,14 @@ _EXPANDING_BLOCK = _SQUEEZE | {
 }
 
 
-def is_port(state: Mapping[str, Tensor]) -> bool:
-    """Whether a state dict has the port's names."""
-    return "_conv_stem.weight" in state
-
-
-def timm_names(state: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
-    """The port's state dict with timm's names; other names are unchanged.
+def timm_names(state: dict[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    """The port's state dict with timm's names; other names, and other state dicts, are unchanged.
 
     Args:
         names: of timm's state dict, in order; they give the number of blocks in each stage.
     """
+    if "_conv_stem.weight" not in state:
+        return state
     blocks = list(dict.fromkeys(".".join(name.split(".")[:3]) for name in names if name.startswith("blocks.")))
     return {_timm_name(name, state, blocks): tensor for name, tensor in state.items()}
 

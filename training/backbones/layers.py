@@ -9,26 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from training.backbones.pooling import CentrePooling
-from training.backbones.probe import embedding_size
 from training.config.backbone import PoolingConfig
 from training.errors import BackboneError
-
-
-def with_layers(
-    network: nn.Module, size: int, names: Sequence[str], pooling: PoolingConfig | None, image_size: int
-) -> tuple[nn.Module, int]:
-    """The network with these layers in its embedding, and d; the network itself if there are none.
-
-    Args:
-        pooling: of the layers' feature maps; None: the mean over positions.
-
-    Raises:
-        BackboneError: a name is not a layer of the network, or the layer gives no feature maps.
-    """
-    if not names:
-        return network, size
-    layers = Layers(network, names, pooling)
-    return layers, embedding_size(layers, "the network", image_size)
 
 
 class Layers(nn.Module):
@@ -38,11 +20,7 @@ class Layers(nn.Module):
     """
 
     def __init__(self, network: nn.Module, names: Sequence[str], pooling: PoolingConfig | None = None) -> None:
-        """Use the feature maps of the layers with these names.
-
-        Raises:
-            BackboneError: a name is not a layer of the network.
-        """
+        """Use the feature maps of the layers with these names; BackboneError without one of them."""
         super().__init__()
         self.network, self.names = network, tuple(names)
         self.pool = None if pooling is None else CentrePooling(pooling.sigma)

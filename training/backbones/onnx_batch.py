@@ -5,7 +5,6 @@ shape that begins with 1; PyTorch's exporter writes one before a classifier's la
 """
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from training.backbones.onnx_nodes import constants_of
@@ -26,7 +25,7 @@ def open_batch(graph: GraphProto, image: str) -> None:
         from_image.update(node.output)
         if node.op_type == "Reshape" and node.input[0] in from_image:
             shape = shapes.get(node.input[1])
-            if shape is not None and _is_of_one_image(shape):
+            if shape is not None and shape.ndim == 1 and len(shape) > 1 and shape[0] == 1 and 0 not in shape:
                 # -1 is the remaining size. If another axis is -1, 0 keeps the size of the input,
                 # unless the attribute allowzero says that 0 means 0.
                 first = 0 if -1 in shape else -1
@@ -42,7 +41,3 @@ def open_batch(graph: GraphProto, image: str) -> None:
         nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
-
-
-def _is_of_one_image(shape: NDArray[np.generic]) -> bool:
-    return shape.ndim == 1 and len(shape) > 1 and shape[0] == 1 and 0 not in shape

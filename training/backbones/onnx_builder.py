@@ -35,9 +35,6 @@ def bundle_graph(
         model: from `read_graph`. pixels: converts images to its input; None: it takes images.
         flatten: its output has more than two axes.
         normalise: divide embeddings by their norm. scale: multiply them, after that.
-
-    Raises:
-        BackboneError: the result is too large for one file.
     """
     wrapped = ModelProto()
     wrapped.CopyFrom(model)
@@ -57,8 +54,7 @@ def bundle_graph(
 def store_in_half(model: ModelProto) -> None:
     """Store large float32 weights in 16 bits, each followed by a cast back to 32 bits.
 
-    ONNX Runtime does the casts once, when it opens the graph. Weights beyond the range of 16 bits
-    are left as they are.
+    ONNX Runtime does the casts once, when it opens the graph. Weights beyond the range of 16 bits are left as they are.
     """
     graph, builder = model.graph, GraphBuilder(model)
     casts: list[NodeProto] = []
@@ -90,9 +86,8 @@ class GraphBuilder:
         nodes: list[NodeProto] = []
 
         def add(op: str, *inputs: str, **attributes: Any) -> str:
-            made = self.fresh(f"pixels_{op.lower()}")
-            nodes.append(helper.make_node(op, list(inputs), [made], name=made, **attributes))
-            return made
+            nodes.append(self.node(f"pixels_{op.lower()}", op, *inputs, **attributes))
+            return nodes[-1].output[0]
 
         x = add("Cast", images, to=TensorProto.FLOAT)
         if pixels.colour == "grey":
@@ -117,29 +112,30 @@ class GraphBuilder:
         x = self.graph.output[0].name
 
         def add(op: str, *inputs: str, **attributes: Any) -> str:
-            made = self.fresh(f"embedding_{op.lower()}")
-            node = helper.make_node(op, list(inputs), [made], name=made, **attributes)
-            self.graph.node.append(node)
-            return made
+            self.graph.node.append(self.node(f"embedding_{op.lower()}", op, *inputs, **attributes))
+            return self.graph.node[-1].output[0]
 
         if flatten:
             x = add("Flatten", x, axis=1)
         x = add("Cast", x, to=TensorProto.FLOAT)
         if normalise:
-            norm = self.fresh("embedding_reducel2")
-            self.graph.node.append(self.node_of_axes("ReduceL2", x, norm, [1], keepdims=1))
+            self.graph.node.append(self.reduction("embedding_reducel2", "ReduceL2", x, [1], keepdims=1))
+            norm = self.graph.node[-1].output[0]
             x = add("Div", x, add("Max", norm, self.constant("tiny", np.float32(1e-12))))
         if scale != 1.0:
             x = add("Mul", x, self.constant("scale", np.float32(scale)))
         self.graph.output[0].name = x
 
-    def node_of_axes(self, op: str, given: str, made: str, axes: list[int], *, keepdims: int) -> NodeProto:
+    def node(self, name: str, op: str, *inputs: str, **attributes: Any) -> NodeProto:
+        """A node with one output, both of this name, or one like it that is not used yet."""
+        made = self.fresh(name)
+        return helper.make_node(op, inputs, [made], name=made, **attributes)
+
+    def reduction(self, name: str, op: str, given: str, axes: list[int], *, keepdims: int) -> NodeProto:
         """A node that reduces axes, which are an attribute before operator set 18 and an input from there on."""
         if self.opset < 18:
-            return helper.make_node(op, [given], [made], name=made, axes=axes, keepdims=keepdims)
-        return helper.make_node(
-            op, [given, self.constant("axes", np.array(axes))], [made], name=made, keepdims=keepdims
-        )
+            return self.node(name, op, given, axes=axes, keepdims=keepdims)
+        return self.node(name, op, given, self.constant("axes", np.array(axes)), keepdims=keepdims)
 
     def declare_output(self, embedding_size: int) -> None:
         name = self.graph.output[0].name

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from training.backbones.onnx_graph import Layout, image_axes, read_graph
 from training.backbones.onnx_pooling import weigh_centre
 from training.backbones.onnx_reduction import reduce_output
-from training.backbones.onnx_trial import open_graph
+from training.backbones.onnx_trial import noise, open_graph
 from training.config import BackboneConfig
 from training.errors import BackboneError
 
@@ -72,12 +72,7 @@ class OnnxFile:
 
     def _try(self, channels: int) -> tuple[int, bool]:
         """Run batches of one and three images; returns (embedding size, whether to flatten)."""
-        rng = np.random.default_rng(0)
-        shape = (3, *image_axes(self.layout, channels, self.image_size))
-        if self._dtype == np.uint8:
-            values: NDArray[Any] = rng.integers(0, 256, shape, dtype=np.uint8)
-        else:
-            values = rng.standard_normal(shape).astype(self._dtype)
+        values = noise((3, *image_axes(self.layout, channels, self.image_size)), self._dtype)
         try:
             together, alone = self._run(values), self._run(values[:1])
         except Exception as error:  # ONNX Runtime's own exception types are not public

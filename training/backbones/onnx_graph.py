@@ -39,9 +39,10 @@ def read_graph(path: Path, layout: Layout, channels: int, image_size: int, outpu
     if dims and dims[0].dim_value == 1:
         open_batch(graph, images.name)
     _cut(graph, name)
-    _declare_input(images, layout, channels, image_size)
+    kind, sides = images.type.tensor_type.elem_type, image_axes(layout, channels, image_size)
+    declared = helper.make_tensor_value_info(images.name, kind, ["batch", *sides])
     del graph.input[:]
-    graph.input.append(images)
+    graph.input.append(declared)
     # ONNX Runtime infers its type, and inner shapes, which may declare a fixed batch size.
     del graph.output[:]
     graph.output.append(helper.make_empty_tensor_value_info(name))
@@ -52,11 +53,7 @@ def read_graph(path: Path, layout: Layout, channels: int, image_size: int, outpu
 
 
 def image_input(path: Path, graph: GraphProto) -> ValueInfoProto:
-    """The graph's one input.
-
-    Raises:
-        BackboneError: another number of inputs.
-    """
+    """The graph's one input; BackboneError if it has another number of them."""
     stored = {tensor.name for tensor in graph.initializer}
     stored |= {tensor.values.name for tensor in graph.sparse_initializer}
     # Old files list their weights among the inputs.
@@ -98,7 +95,9 @@ def load_graph(path: Path) -> ModelProto:
     except OSError as error:
         raise BackboneError(f"{path}: cannot be read: {error.strerror}") from error
     except Exception as error:  # protobuf and onnx raise many types for a damaged file
-        if _begins_with(path, _LFS_POINTER):
+        with path.open("rb") as file:
+            is_pointer = file.read(len(_LFS_POINTER)) == _LFS_POINTER
+        if is_pointer:
             raise BackboneError(
                 f"{path}: a pointer of Git LFS in place of the file; git lfs pull fetches it"
             ) from error
@@ -129,11 +128,6 @@ def load_graph(path: Path) -> ModelProto:
     return model
 
 
-def _begins_with(path: Path, start: bytes) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(start)) == start
-
-
 def _check_input(path: Path, value: ValueInfoProto, layout: Layout, channels: int, image_size: int) -> None:
     kinds = (TensorProto.UINT8,) if layout == "as_is" else _FLOATS
     sides = image_axes(layout, channels, image_size)
@@ -160,12 +154,6 @@ def _check_input(path: Path, value: ValueInfoProto, layout: Layout, channels: in
                     f"the graph takes {describe_value(value)}. Check "
                     "data.preprocessing.image_size, backbone.layout and backbone.colour"
                 )
-
-
-def _declare_input(value: ValueInfoProto, layout: Layout, channels: int, image_size: int) -> None:
-    """Declare the input's shape: any batch size, images as in the recipe."""
-    kind, sides = value.type.tensor_type.elem_type, image_axes(layout, channels, image_size)
-    value.CopyFrom(helper.make_tensor_value_info(value.name, kind, ["batch", *sides]))
 
 
 def _choose_output(path: Path, graph: GraphProto, output: str | None) -> str:

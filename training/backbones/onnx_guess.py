@@ -3,7 +3,7 @@
 Every guess has a reason, for a person to check. It is None if the graph does not tell.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
@@ -69,11 +69,7 @@ def guess_channels(value: ValueInfoProto, layout: Layout) -> int | None:
 
 
 def guess_image_size(path: Path, value: ValueInfoProto, layout: Layout) -> Guess[int] | None:
-    """The side of the square input images.
-
-    Raises:
-        BackboneError: the input is not square.
-    """
+    """The side of the input images; BackboneError if they are not square."""
     sizes = _sizes(value)
     if sizes is None:
         return None
@@ -127,10 +123,11 @@ def guess_output(path: Path, model: ModelProto) -> Guess[str]:
     graph = _with_shapes(model).graph
     outputs = [v for v in graph.output if v.type.tensor_type.elem_type in (*_FLOATS, 0)]
     if not outputs:
+        last = [name for node in graph.node for name in node.output if name][-4:]
         raise BackboneError(
             f"{path}: no output holds floating-point numbers: "
             f"{', '.join(map(describe_value, graph.output))}. Name the tensor that holds the "
-            f"embedding with backbone.output; the last are {', '.join(_last_tensors(graph))}"
+            f"embedding with backbone.output; the last are {', '.join(last)}"
         )
     flat = [value for value in outputs if len(value.type.tensor_type.shape.dim) == 2]
     found = {guess.value: guess for guess in (_embedding(path, graph, v) for v in flat or outputs)}
@@ -257,10 +254,6 @@ def _sizes(value: ValueInfoProto) -> list[int | None] | None:
         return None
     # Some exporters write 0 or -1 for a dynamic size.
     return [dim.dim_value if dim.dim_value > 0 else None for dim in dims]
-
-
-def _last_tensors(graph: GraphProto) -> Iterator[str]:
-    yield from [name for node in graph.node for name in node.output if name][-4:]
 
 
 def _short(values: NDArray[np.generic]) -> str:

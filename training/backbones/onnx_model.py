@@ -22,11 +22,7 @@ class OnnxNetwork(nn.Module):
     digest: Tensor
 
     def __init__(self, config: BackboneConfig, image_size: int) -> None:
-        """Open the graph and run it once.
-
-        Raises:
-            BackboneError: as `OnnxFile`.
-        """
+        """Open the graph and run it once; errors as of `OnnxFile`."""
         super().__init__()
         self.file = OnnxFile(config, image_size)
         self.register_buffer("digest", torch.tensor(list(self.file.digest), dtype=torch.uint8))

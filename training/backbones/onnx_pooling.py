@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto, NodeProto
 
 from training.backbones.centre import LEAST, centre_weights
 from training.backbones.onnx_builder import GraphBuilder
@@ -40,10 +40,9 @@ def weigh_centre(model: ModelProto, config: PoolingConfig, path: Path) -> None:
     after: list[NodeProto] = []
 
     def add(nodes: list[NodeProto], op: str, given: str, constant: object) -> str:
-        made = builder.fresh(f"centre_{op.lower()}")
         number = builder.constant("centre", np.asarray(constant, dtype=np.float32))
-        nodes.append(helper.make_node(op, [given, number], [made], name=made))
-        return made
+        nodes.append(builder.node(f"centre_{op.lower()}", op, given, number))
+        return nodes[-1].output[0]
 
     x = node.input[0]
     if config.power != 1.0:

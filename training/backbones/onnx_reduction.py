@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
 from training.backbones.onnx_builder import GraphBuilder
 from training.backbones.onnx_graph import Layout
@@ -21,9 +21,6 @@ def reduce_output(model: ModelProto, reduction: Reduction, layout: Layout, path:
         model: from `read_graph`. layout: of its input, and of a feature map as high and wide as it has channels.
         reduction: "mean" over the positions or tokens, or the "first" token; "none" adds nothing.
         path: of the file, for error messages.
-
-    Raises:
-        BackboneError: the output has other axes than the reduction needs, or the graph does not run.
     """
     if reduction == "none":
         return
@@ -35,13 +32,13 @@ def reduce_output(model: ModelProto, reduction: Reduction, layout: Layout, path:
             f'{path}: backbone.reduction "{reduction}" takes {takes}; the output {name} is {list(shape)} for an image'
         )
     builder = GraphBuilder(model)
-    made = builder.fresh(f"{name}_{reduction}")
+    made = f"{name}_{reduction}"
     if reduction == "first":
-        node = helper.make_node("Gather", [name, builder.constant("first", np.array(0))], [made], name=made, axis=1)
+        node = builder.node(made, "Gather", name, builder.constant("first", np.array(0)), axis=1)
     else:
-        node = builder.node_of_axes("ReduceMean", name, made, _positions(shape[1:], layout), keepdims=0)
+        node = builder.reduction(made, "ReduceMean", name, _positions(shape[1:], layout), keepdims=0)
     model.graph.node.append(node)
-    model.graph.output[0].name = made
+    model.graph.output[0].name = node.output[0]
 
 
 def suitable_reduction(shape: tuple[int, ...], layout: Layout) -> tuple[Reduction, str] | None:

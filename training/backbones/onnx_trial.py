@@ -19,9 +19,6 @@ def open_graph(model: ModelProto, path: Path, provider: Literal["auto", "cpu"]) 
 
     Args:
         path: of the file, for error messages.
-
-    Raises:
-        BackboneError: the graph is too large in one piece, or ONNX Runtime does not know something in it.
     """
     try:
         content = model.SerializeToString(deterministic=True)
@@ -36,14 +33,17 @@ def open_graph(model: ModelProto, path: Path, provider: Literal["auto", "cpu"]) 
         ) from error
 
 
+def noise(shape: tuple[int, ...], kind: np.dtype[Any]) -> NDArray[Any]:
+    """Images of noise: bytes, or floats of mean 0."""
+    rng = np.random.default_rng(0)
+    return (rng.integers(0, 256, shape) if kind == np.uint8 else rng.standard_normal(shape)).astype(kind)
+
+
 def values_of(model: ModelProto, names: Sequence[str], path: Path) -> list[NDArray[Any]]:
     """The values of tensors inside the graph for an image of noise. Not every exporter's shapes can be inferred.
 
     Args:
         model: from `read_graph`. path: of the file, for error messages.
-
-    Raises:
-        BackboneError: the graph cannot be opened, or does not run.
     """
     probe = ModelProto()
     probe.CopyFrom(model)
@@ -52,11 +52,9 @@ def values_of(model: ModelProto, names: Sequence[str], path: Path) -> list[NDArr
     images = probe.graph.input[0]
     kind = helper.tensor_dtype_to_np_dtype(images.type.tensor_type.elem_type)
     shape = (1, *(dim.dim_value for dim in images.type.tensor_type.shape.dim[1:]))
-    rng = np.random.default_rng(0)
-    noise = rng.integers(0, 256, shape) if kind == np.uint8 else rng.standard_normal(shape)
     session, _ = open_graph(probe, path, "cpu")
     try:
-        return list(session.run(None, {images.name: noise.astype(kind)}))
+        return list(session.run(None, {images.name: noise(shape, kind)}))
     except Exception as error:  # ONNX Runtime's own exception types are not public
         raise BackboneError(
             f"{path}: the graph does not run on one image of {shape[1:]} numbers; export it with a dynamic batch axis, "

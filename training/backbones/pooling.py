@@ -4,14 +4,10 @@ Photos of a thing have it in their middle more often than at their edge. The mea
 trained on ImageNet end with, gives background at the edges as much weight as the thing.
 """
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
 from training.backbones.centre import LEAST, centre_weights
-from training.config.backbone import PoolingConfig
-from training.errors import BackboneError
 
 
 class CentrePooling(nn.Module):
@@ -37,26 +33,3 @@ class CentrePooling(nn.Module):
             return (maps * weights).sum(dim=(2, 3), keepdim=self.keep_dimensions)
         powers = (maps.clamp(min=0) ** self.power * weights).sum(dim=(2, 3), keepdim=self.keep_dimensions)
         return powers.clamp(min=LEAST) ** (1 / self.power)
-
-
-def pool_by(network: nn.Module, config: PoolingConfig | None, kind: type[nn.Module], name: str) -> None:
-    """Replace the last pooling of a library's network, in place; None: leave it as it is.
-
-    Args:
-        kind: the library's class of pooling layers.
-        name: of the network, for error messages.
-
-    Raises:
-        BackboneError: the network has no such layer, or one that pools to several positions.
-    """
-    if config is None:
-        return
-    found = [key for key, part in network.named_modules() if isinstance(part, kind)]
-    last = network.get_submodule(found[-1]) if found else None
-    probe = None if last is None else cast("Tensor", last(torch.ones(1, 1, 8, 8)))
-    if probe is None or probe.numel() != 1:
-        raise BackboneError(
-            f"backbone.pooling replaces the layer that takes the mean of the last feature map; {name} has none, or one "
-            "with channels last. Leave pooling out, or use another network"
-        )
-    network.set_submodule(found[-1], CentrePooling(config.sigma, config.power, keep_dimensions=probe.ndim == 4))

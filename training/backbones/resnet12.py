@@ -41,9 +41,8 @@ class ResidualBlock(nn.Module):
 class ResNet12(nn.Sequential):
     """Four residual blocks of 1, 2.5, 5 and 10 times `channels`, flattened.
 
-    Without global pooling (B, channels_in, S, S) -> (B, 10 channels (S // 16)^2): 16000 at 84 px
-    with 64 channels, as in the paper. With it, (B, 10 channels). DropBlock, if configured, follows the
-    last two blocks.
+    Without global pooling (B, channels_in, S, S) -> (B, 10 channels (S // 16)^2): 16000 at 84 px with 64 channels, as
+    in the paper. With it, (B, 10 channels). DropBlock, if configured, follows the last two blocks.
     """
 
     def __init__(

@@ -2,7 +2,6 @@
 
 import difflib
 import warnings
-from pathlib import Path
 from typing import Any, cast
 
 import torchvision
@@ -10,24 +9,20 @@ from torch import nn
 from torchvision.models import WeightsEnum, get_model, get_model_weights, list_models
 
 from training.backbones.pixel_format import default_normalisation
-from training.backbones.pooling import pool_by
-from training.backbones.probe import embedding_size
-from training.backbones.weights_file import load_weights, read_weights
 from training.config import BackboneConfig
 from training.errors import BackboneError
 
 _CLASSES = 1000  # outputs of every architecture's last layer by default
+_AUXILIARY = ("aux1", "aux2", "AuxLogits")
 
 
-def torchvision_network(config: BackboneConfig, image_size: int, *, pretrained: bool) -> tuple[nn.Module, int]:
-    """The network, normalised (B, 3, S, S) -> (B, d), and d.
+def torchvision_network(
+    config: BackboneConfig, *, pretrained: bool
+) -> tuple[nn.Module, tuple[str, ...], type[nn.Module]]:
+    """The network, the names of the classifiers it lacks, and the class of torchvision's pooling layers.
 
     Args:
-        pretrained: false does not load weights, because those of a checkpoint will replace them.
-
-    Raises:
-        BackboneError: unknown architecture or weights, weights that cannot be read or do not fit,
-            no linear last layer, or an image size that the network does not take.
+        pretrained: whether to load the published weights that the configuration names.
     """
     name = _architecture(config)
     named = _named_weights(config)
@@ -41,14 +36,10 @@ def torchvision_network(config: BackboneConfig, image_size: int, *, pretrained: 
     if hasattr(network, "aux_logits"):
         # In training, auxiliary classifiers would add outputs to the embedding.
         network.aux_logits = False
-        for auxiliary in ("aux1", "aux2", "AuxLogits"):
+        for auxiliary in _AUXILIARY:
             if hasattr(network, auxiliary):
                 setattr(network, auxiliary, None)
-    classifier = _cut_classifier(network, name)
-    if config.weights_file is not None and pretrained:
-        _load(network, Path(config.weights_file), classifier, name)
-    pool_by(network, config.pooling, nn.AdaptiveAvgPool2d, name)
-    return network, embedding_size(network, name, image_size)
+    return network, (_cut_classifier(network, name), *_AUXILIARY), nn.AdaptiveAvgPool2d
 
 
 def torchvision_normalisation(config: BackboneConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -113,9 +104,3 @@ def _cut_classifier(network: nn.Module, name: str) -> str:
     key = linear[-1][0]
     network.set_submodule(key, nn.Identity())
     return key
-
-
-def _load(network: nn.Module, path: Path, classifier: str, name: str) -> None:
-    state = read_weights(path)
-    # The network has neither its classifier nor auxiliary ones, so their weights are not loaded.
-    load_weights(network, state, (f"{classifier}.", "aux1.", "aux2.", "AuxLogits."), path, name)

@@ -62,6 +62,10 @@ def render_card(name: str, manifest: Manifest) -> str:
             for a in manifest.accuracy
         ],
     )
+    metric = "none: the gradient flow as it is"
+    if head.whitening:
+        metric = f"whitened by the support embeddings, strength r = {head.whitening:.3g}"
+    stored = "; those of examples are rounded to 16 bits" if manifest.stored_embeddings == "int16" else ""
     versions = ", ".join(f"{library} {number}" for library, number in training.versions.items())
     recipe = yaml.safe_dump(training.config, sort_keys=False).rstrip()
     return f"""# {name}
@@ -73,10 +77,10 @@ def render_card(name: str, manifest: Manifest) -> str:
 | | |
 |---|---|
 | input | uint8 RGB, {pre.image_size} x {pre.image_size} px; {_resize(pre)}, {pre.interpolation} |
-| embedding | {manifest.embedding_size} numbers{_stored(manifest)} |
+| embedding | {manifest.embedding_size} numbers{stored} |
 | start | {_start(head)} |
 | horizon T | {_horizon(head)} (flow time){_rule(head)} |
-| metric of the flow | {_metric(head)} |
+| metric of the flow | {metric} |
 | regularisation | {head.regularisation:g} |
 | weighting of support examples | {head.weighting} |
 | licence of the weights | {manifest.licence} |
@@ -114,20 +118,10 @@ def _resize(policy: Preprocessing) -> str:
     return f"{shown}; support images also to {' and '.join(f'{share:g}' for share in policy.support_views)} of it"
 
 
-def _stored(manifest: Manifest) -> str:
-    return "; those of examples are rounded to 16 bits" if manifest.stored_embeddings == "int16" else ""
-
-
 def _rule(head: HeadEntry) -> str:
     if head.horizon_rule == "learned":
         return ""
     return "; chosen for each task from its own support images, this one where they leave it open"
-
-
-def _metric(head: HeadEntry) -> str:
-    if head.whitening == 0:
-        return "none: the gradient flow as it is"
-    return f"whitened by the support embeddings, strength r = {head.whitening:.3g}"
 
 
 def _course(training: TrainingEntry) -> str:
@@ -234,17 +228,13 @@ def _law(law: TaskLaw) -> str:
     return " ".join([f"{law.constant:.4f}", *(f"{factor:+.4f} {name}" for factor, name in terms if factor)])
 
 
-def _worse(calibration: Calibration) -> str:
-    found = made_worse(calibration)
-    return f"\n{found}\n" if found else ""
-
-
 def _calibration(calibration: Calibration | None) -> str:
     if calibration is None:
         return ""
     shots, ways = (f"{least:g} to {most:g}" for least, most in (calibration.shots, calibration.ways))
-    seed = calibration.seed
-    apart = ""
+    seed, worse, apart = calibration.seed, "", ""
+    if found := made_worse(calibration):
+        worse = f"\n{found}\n"
     if any(task.data is not None for task in calibration.tasks):
         apart = (
             " Every data set is measured with laws fitted to the others alone;\nthose recorded are "
@@ -269,7 +259,7 @@ exp({temperature}), with k kept within {shots} and N within {ways}.
 Expected calibration error in 15 bins:
 
 {markdown(*calibration_table(calibration))}
-{_worse(calibration)}
+{worse}
 Images of classes outside the task, told by how like their likeliest class they are. The threshold
 comes from the images of the task; where these are too few it is {unknown}:
 

@@ -22,7 +22,7 @@ from training.backbones.onnx_guess import (
 )
 from training.backbones.onnx_reduction import suitable_reduction
 from training.backbones.onnx_trial import values_of
-from training.bundles.universal_head import universal_head_config
+from training.bundles.universal_head import UNIVERSAL_HEAD_CONFIG
 from training.config import Config, ConfigError
 from training.config.backbone import Reduction
 from training.errors import BackboneError
@@ -50,8 +50,7 @@ class WrapOptions:
     """Properties of the model that the caller gives; None: found in the graph.
 
     Attributes:
-        mean, std: of pixel values in [0, 1], in the order of the graph's channels; a single value
-            is for all channels.
+        mean, std: of pixel values in [0, 1], in the order of the graph's channels; a single value is for all channels.
         normalisation: instead of mean and std: ImageNet's, 0.5 and 0.5 ("half"), values in [0, 1]
             ("none") or 0 to 255 ("raw").
         crop_fraction: of `Preprocessing`; None: the whole square.
@@ -85,16 +84,11 @@ class Finding:
     flag: str
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """Everything a bundle of the model needs: as a recipe, and as findings for a person to check."""
-
-    config: Config
-    findings: tuple[Finding, ...]
-
-
-def inspect_model(path: Path, options: WrapOptions) -> Inspection:
+def inspect_model(path: Path, options: WrapOptions) -> tuple[Config, tuple[Finding, ...]]:
     """Find the input format of the ONNX file at `path`, and the tensor that is its embedding.
+
+    Returns:
+        Everything a bundle of the model needs: as a recipe, and as findings for a person to check.
 
     Raises:
         BackboneError: not a usable graph, or a property that neither the graph nor an option gives;
@@ -122,7 +116,7 @@ def inspect_model(path: Path, options: WrapOptions) -> Inspection:
             **pixels,
             **embedding,
         },
-        "head": universal_head_config().model_dump(),
+        "head": UNIVERSAL_HEAD_CONFIG.model_dump(),
         "updates": 0,
     }
     findings = (
@@ -133,7 +127,7 @@ def inspect_model(path: Path, options: WrapOptions) -> Inspection:
         *of_crops,
     )
     try:
-        return Inspection(Config.model_validate(tree), findings)
+        return Config.model_validate(tree), findings
     except ValidationError as error:
         raise ConfigError("; ".join(map(_problem, error.errors()))) from error
 

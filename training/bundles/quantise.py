@@ -22,13 +22,11 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from training.backbones.onnx_graph import image_input
 from training.backbones.onnx_nodes import opset
 from training.bundles.rounding import Rounded, round_weights
+from training.errors import ExportError
 
+REMEDY = "export in float32, without --int8"
 _LEAST_OPSET = 13  # the first with scales per channel
 _PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
-
-
-class QuantisationError(RuntimeError):
-    """The graph cannot be quantised; the message says why."""
 
 
 def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0) -> ModelProto:
@@ -41,9 +39,6 @@ def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0
         model: uint8 RGB images (batch, S, S, 3) -> float32 (batch, d). images: (n, S, S, 3), whose
             activations determine the ranges, and on which the rounding errors are made small. float_layers: how many
             products, in the order of the graph, stay in float32, with the nodes before and between them.
-
-    Raises:
-        QuantisationError: ONNX Runtime cannot quantise the graph, or it has nothing to quantise.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="comln-int8-") as workshop:
@@ -51,7 +46,8 @@ def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0
             given, prepared, quantised = (
                 Path(workshop) / name for name in ("given.onnx", "prepared.onnx", "int8.onnx")
             )
-            onnx.save(_modern(model), given)
+            modern = opset(model) >= _LEAST_OPSET
+            onnx.save(model if modern else version_converter.convert_version(model, _LEAST_OPSET), given)
             # All sizes except the batch are fixed, so symbolic shape inference is not needed.
             quant_pre_process(given, prepared, skip_symbolic_shape=True)
             floats = onnx.load(prepared)
@@ -74,11 +70,11 @@ def quantise(model: ModelProto, images: NDArray[np.uint8], float_layers: int = 0
             )
             result = onnx.load(quantised)
     except Exception as error:  # the quantiser raises many types
-        raise QuantisationError(f"the graph could not be quantised: {error}") from error
+        raise ExportError(f"the graph could not be quantised: {error}; {REMEDY}") from error
     if not any(node.op_type == "DequantizeLinear" for node in result.graph.node):
         after = f" after the first {float_layers} of them" if float_layers else ""
-        raise QuantisationError(
-            f"the graph holds none of {', '.join(sorted(_PRODUCTS))}{after}, so nothing was quantised"
+        raise ExportError(
+            f"the graph holds none of {', '.join(sorted(_PRODUCTS))}{after}, so nothing was quantised; {REMEDY}"
         )
     return result
 
@@ -104,12 +100,6 @@ def _scales(rounded: Rounded) -> list[dict[str, Any]]:
     """What ONNX Runtime's quantiser is told of weights that are rounded already."""
     common = {"axis": rounded.axis, "quant_type": QuantType.QInt8, "zero_point": np.array(0, np.int8)}
     return [{**common, "scale": scale} for scale in rounded.scales]
-
-
-def _modern(model: ModelProto) -> ModelProto:
-    if opset(model) >= _LEAST_OPSET:
-        return model
-    return version_converter.convert_version(model, _LEAST_OPSET)
 
 
 def _outside(ordered: Sequence[NodeProto], float_layers: int) -> list[str]:

@@ -1,6 +1,5 @@
 """Makes a bundle from an ONNX model without data or training, with a head for any network."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,42 +9,29 @@ from training.backbones.onnx_builder import bundle_graph
 from training.backbones.onnx_file import OnnxFile
 from training.backbones.onnx_guess import makes_probabilities
 from training.backbones.pixel_format import PixelFormat, default_normalisation
-from training.bundles.inspection import Inspection
-from training.bundles.network import Network
 from training.bundles.universal_head import UNIVERSAL_HEAD
-from training.bundles.writer import About, Origin, write_bundle
+from training.bundles.writer import About, Network, Origin, write_bundle
 from training.config import Config
 from training.errors import BackboneError
 
 _TRIAL_IMAGES = 4
 
 
-@dataclass(frozen=True)
-class Wrapped:
-    """What a bundle was made of.
-
-    Attributes:
-        embedding_size: d.
-        warning: why the tensor is no good embedding; None if nothing speaks against it.
-    """
-
-    embedding_size: int
-    warning: str | None
-
-
-def wrap_model(inspection: Inspection, folder: Path, about: About, command: str) -> Wrapped:
+def wrap_model(config: Config, folder: Path, about: About, command: str) -> tuple[int, str | None]:
     """Write the bundle of an inspected model to `folder`.
+
+    Returns:
+        d, and why the tensor is no good embedding; None if nothing speaks against it.
 
     Raises:
         BackboneError: the graph does not run, or its output cannot be an embedding.
         ExportError: the folder is not a bundle, or the bundle's embeddings differ from the model's.
     """
-    config = inspection.config
     model = _Model(config)
     warning = _check_embeddings(model)
     origin = Origin(config, command, libraries=("onnx", *Origin.libraries))
     write_bundle(model.network(), UNIVERSAL_HEAD, folder, about, origin)
-    return Wrapped(model.file.embedding_size, warning)
+    return model.file.embedding_size, warning
 
 
 class _Model:

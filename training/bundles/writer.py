@@ -10,22 +10,37 @@ from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 
 from comln_serve.bundle import AccuracyEntry, Head, Manifest, load_bundle
 from comln_serve.bundle.manifest import BACKBONE, CARD, FORMAT_VERSIONS, HEAD, MANIFEST, Files, HeadEntry, TrainingEntry
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from training.backbones.onnx_builder import store_in_half
 from training.bundles.manifest import file_entry, write_manifest
-from training.bundles.network import Network
 from training.config import Config
 from training.config.files import without_folders
+from training.data.images import Embed
 from training.errors import ExportError, writing
 
 # Largest allowed difference between the network's and the bundle's embeddings, relative to the largest.
 EXPORT_TOLERANCE = 1e-4
 # The same of a graph with weights in 16 bits: each, and each step of a float16 model, is off by up to 5e-4 of itself.
 HALF_TOLERANCE = 1e-2
+
+
+@dataclass(frozen=True)
+class Network:
+    """The finished network that a bundle is made of.
+
+    Attributes:
+        graph: as stored in a bundle: uint8 RGB (batch, S, S, 3) -> float32 (batch, d).
+        embedding_size: d.
+        embed: computes the embeddings (n, d) of images (n, S, S, 3) without the graph, to verify it.
+    """
+
+    graph: ModelProto
+    embedding_size: int
+    embed: Embed
 
 
 @dataclass(frozen=True)
@@ -95,10 +110,6 @@ def bundle_draft(folder: Path) -> Generator[Path, None, None]:
     """A temporary folder to build and verify a bundle in; moved to `folder` unless an error is raised.
 
     A failed export therefore leaves no bundle that a server would load.
-
-    Raises:
-        ExportError: as `check_destination`.
-        WriteError: the bundle cannot be written.
     """
     check_destination(folder)
     try:
@@ -115,11 +126,7 @@ def bundle_draft(folder: Path) -> Generator[Path, None, None]:
 
 
 def check_destination(folder: Path) -> None:
-    """Refuse to overwrite anything but a bundle.
-
-    Raises:
-        ExportError: `folder` is a file, or a folder with files that is not a bundle.
-    """
+    """Refuse to overwrite anything but a bundle."""
     if not folder.name:
         raise ExportError(f"--to {str(folder)!r} has no name, which would be the model's; name a folder")
     if folder.exists() and not folder.is_dir():

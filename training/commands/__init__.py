@@ -1,1 +1,1 @@
-"""The commands of `comln-train`: their options, the calls, and the output."""
+"""The commands of `comln-train`: each is a module with `add_arguments`, its options, and `run`, calls and output."""

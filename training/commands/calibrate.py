@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 
 from comln_serve.bundle import Calibration, Head
@@ -21,9 +21,16 @@ from training.commands.measuring import (
 from training.commands.subject import Subject
 from training.config import ConfigError
 from training.data import DataError, ImageSet
-from training.evaluation.calibrate import fit_temperature, fit_unknown, measure, predict, ranges
+from training.evaluation.calibrate import (
+    ALLOWED_CHANGE,
+    fit_temperature,
+    fit_unknown,
+    largest_change,
+    measure,
+    predict,
+    ranges,
+)
 from training.evaluation.open_set import OpenSetEpisodes, check_open_set
-from training.evaluation.sixteen_bits import ALLOWED_CHANGE, largest_change
 from training.evaluation.tasks import Task
 from training.results.calibration_tables import (
     calibration_table,
@@ -59,18 +66,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         f"probability by more than {ALLOWED_CHANGE:g} in these episodes",
     )
     command.add_argument("--dry-run", action="store_true", help="print, but do not change the bundle")
-    command.set_defaults(run=run_calibrate)
 
 
-@dataclass(frozen=True)
-class _DomainTask:
-    """A task on the data set called `name`."""
-
-    name: str | None
-    episodes: OpenSetEpisodes
+_Part = tuple[str | None, OpenSetEpisodes]  # the name of a data set, and a task on it
 
 
-def run_calibrate(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Fit on the episodes of a seed, measure on those of the next seed, print, record.
 
     With several data sets, each is measured with the laws fitted to all the others: this is how
@@ -96,15 +97,14 @@ def run_calibrate(args: argparse.Namespace) -> int:
     if not args.dry_run:
         record_calibration(args.bundle, manifest, calibration, stored)
         print(f"recorded in {args.bundle}", file=sys.stderr)
-    return 0
 
 
-def _calibrate(args: argparse.Namespace, head: Head, parts: Sequence[_DomainTask], command: str) -> Calibration:
+def _calibrate(args: argparse.Namespace, head: Head, parts: Sequence[_Part], command: str) -> Calibration:
     """The laws fitted to all parts; each part is measured with those of the other data sets, if there are others."""
-    predictions = [predict(head, part.episodes) for part in in_steps(parts, "fitting")]
+    predictions = [predict(head, episodes) for _, episodes in in_steps(parts, "fitting")]
 
     def fit(names: set[str | None]) -> Calibration:
-        chosen = [found for part, found in zip(parts, predictions, strict=True) if part.name in names]
+        chosen = [found for (name, _), found in zip(parts, predictions, strict=True) if name in names]
         shots, ways = ranges(chosen)
         return Calibration(
             log_temperature=fit_temperature(chosen),
@@ -119,14 +119,12 @@ def _calibrate(args: argparse.Namespace, head: Head, parts: Sequence[_DomainTask
             tasks=(),
         )
 
-    names = {part.name for part in parts}
+    names = {name for name, _ in parts}
     whole = fit(names)
     without = {name: fit(names - {name}) if len(names) > 1 else whole for name in names}
     measured = tuple(
-        measure(head, without[part.name], replace(part.episodes, seed=args.seed + 1)).model_copy(
-            update={"data": part.name}
-        )
-        for part in in_steps(parts, "measuring")
+        measure(head, without[name], replace(episodes, seed=args.seed + 1)).model_copy(update={"data": name})
+        for name, episodes in in_steps(parts, "measuring")
     )
     return whole.model_copy(update={"tasks": measured})
 
@@ -141,9 +139,9 @@ def _refuse_if_worse(calibration: Calibration) -> None:
         )
 
 
-def _stored_embeddings(head: Head, calibration: Calibration, parts: Sequence[_DomainTask]) -> StoredEmbeddings:
+def _stored_embeddings(head: Head, calibration: Calibration, parts: Sequence[_Part]) -> StoredEmbeddings:
     """int16 if no probability changes by more than is allowed, else float32; prints the change."""
-    change = max(largest_change(head, calibration, part.episodes) for part in in_steps(parts, "16 bits"))
+    change = max(largest_change(head, calibration, episodes) for _, episodes in in_steps(parts, "16 bits"))
     stored: StoredEmbeddings = "int16" if change <= ALLOWED_CHANGE else "float32"
     print(
         f"Embeddings of examples in 16 bits change a probability by {change:.1e} at most, {ALLOWED_CHANGE:g} is "
@@ -154,7 +152,7 @@ def _stored_embeddings(head: Head, calibration: Calibration, parts: Sequence[_Do
 
 def _domain_tasks(
     args: argparse.Namespace, subject: Subject, domains: Sequence[Domain], tasks: list[Task]
-) -> list[_DomainTask]:
+) -> list[_Part]:
     """Every task on every data set, by default those that all data allow. All data are read before any are embedded."""
     read = [(domain, load_measured(args, domain, tasks)) for domain in domains]
     smallest = min((data for _, data in read), key=lambda data: data.n_classes)
@@ -165,12 +163,10 @@ def _domain_tasks(
         for _, data in read:
             for task in tasks:
                 check_open_set(data, task)
-    parts: list[_DomainTask] = []
+    parts: list[_Part] = []
     for domain, data in read:
         embedded = data.embedded(subject.embed)
-        parts += [
-            _DomainTask(domain.recorded, OpenSetEpisodes(embedded, task, args.episodes, args.seed)) for task in tasks
-        ]
+        parts += [(domain.recorded, OpenSetEpisodes(embedded, task, args.episodes, args.seed)) for task in tasks]
     return parts
 
 
@@ -178,9 +174,6 @@ def _allowed_tasks(sets: Sequence[ImageSet], ways: int | None, queries: int) -> 
     """5 and 10 ways, or those the head is tied to, with each of _SHOTS, as far as every data set allows.
 
     With fewer than six classes the ways are one fewer than the classes: a class must be left outside the task.
-
-    Raises:
-        DataError: no task is possible.
     """
     most = min(data.n_classes for data in sets) - 1
     candidates = ([n for n in (5, 10) if n <= most] or [max(most, 2)]) if ways is None else [ways]

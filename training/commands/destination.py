@@ -17,12 +17,7 @@ def add_to(command: argparse.ArgumentParser) -> None:
 
 
 def check_to(args: argparse.Namespace) -> None:
-    """Refuse a folder that `--to` must not write to, before anything is computed for it.
-
-    Raises:
-        ConfigError: it holds a bundle, without `--replace`.
-        ExportError: as `check_destination`.
-    """
+    """Refuse a folder that `--to` must not write to, before anything is computed for it."""
     check_destination(args.to)
     if (args.to / MANIFEST).exists() and not args.replace:
         raise ConfigError(

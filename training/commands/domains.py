@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from training.commands.options import add_repeatable
 from training.commands.subject import Subject
 from training.config import ConfigError, DataConfig
 from training.config.data import SEVERAL, Use
@@ -26,8 +27,7 @@ class Domain:
     Attributes:
         name: shown in tables. recorded: name in the bundle's manifest; None if it is the only data
             set and was given no name.
-        root: folder or archive. config: how it is read. use: what its classes were used for in the
-            bundle's training.
+        root: folder or archive. config: how it is read. use: what its classes were used for in the bundle's training.
         options: the options of the command line that read it, without `--data`.
     """
 
@@ -39,11 +39,7 @@ class Domain:
     use: Use = "both"
 
     def load(self, split: str) -> ImageSet:
-        """The images of a split, or of "all", without rotated classes.
-
-        Raises:
-            DataError: no such split, or the data are not of the configured kind.
-        """
+        """The images of a split, or of "all", without rotated classes."""
         try:
             data = load_split(self.config, self.root, split, use=self.use)
         except DataError as error:
@@ -74,35 +70,27 @@ def add_data_arguments(command: argparse.ArgumentParser) -> None:
         help="folder or archive of images; evaluate and calibrate take several, by default named after their folders",
     )
     command.add_argument("--split", default="val", choices=SPLITS, help="all: every class of the data (default val)")
-    command.add_argument(
+    add_repeatable(
+        command,
         "--kind",
-        action="append",
-        default=[],
-        metavar="[NAME=]KIND",
-        dest="kinds",
-        help=f"how the data, or the data set of this name, is read: {', '.join(KINDS)} (default: as the "
+        "kinds",
+        "[NAME=]KIND",
+        f"how the data, or the data set of this name, is read: {', '.join(KINDS)} (default: as the "
         "bundle's own training data; if these were several data sets, as the one of the same name)",
     )
-    command.add_argument(
+    add_repeatable(
+        command,
         "--group",
-        action="append",
-        default=[],
-        metavar="[NAME=]REGEX",
-        dest="groups",
-        help="searched for in file names: images with the same first group of the match, or the same "
+        "groups",
+        "[NAME=]REGEX",
+        "searched for in file names: images with the same first group of the match, or the same "
         "whole match, are never in both the support and the query set of an episode; empty: no groups "
         "(default: as the bundle's own training data)",
     )
 
 
 def find_domains(args: argparse.Namespace, subject: Subject) -> tuple[Domain, ...]:
-    """The data sets of the command line.
-
-    Raises:
-        ConfigError: two of one name, an unknown kind, no kind although the bundle was trained on
-            several data sets with other names, an invalid regular expression, or images for a run
-            on embeddings.
-    """
+    """The data sets of the command line."""
     given = [named_path(text) for text in args.data]
     paths = {name or Path(path).absolute().name: Path(path) for name, path in given}
     if len(paths) < len(given):
@@ -123,11 +111,7 @@ def find_domains(args: argparse.Namespace, subject: Subject) -> tuple[Domain, ..
 
 
 def one_domain(args: argparse.Namespace, subject: Subject) -> Domain:
-    """The data set of a command that takes only one.
-
-    Raises:
-        ConfigError: several data sets, or see `find_domains`.
-    """
+    """The data set of a command that takes only one."""
     domain, *others = find_domains(args, subject)
     if others:
         raise ConfigError(f"this command takes one --data, got {1 + len(others)}")

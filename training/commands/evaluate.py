@@ -11,7 +11,7 @@ from training.bundles.manifest import record_measurements
 from training.commands.domains import Domain, find_domains
 from training.commands.head_settings import HeadSettings, heads_to_measure
 from training.commands.measuring import add_measuring_arguments, load_measured, open_measured, repeating_command, say
-from training.commands.options import check_out, positive
+from training.commands.options import add_repeatable, check_out, positive
 from training.commands.subject import Subject
 from training.config import ConfigError
 from training.data import ImageSet
@@ -35,15 +35,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="all|NAME,NAME...",
         help=f"measure simple heads on the same episodes: {', '.join(BASELINES)}",
     )
-    command.add_argument(
-        "--set",
-        type=_setting,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        dest="settings",
-        help="a simple head's setting, e.g. --set svm=1; repeatable",
-    )
+    text = "a simple head's setting, e.g. --set svm=1; repeatable"
+    add_repeatable(command, "--set", "settings", "NAME=VALUE", text, _setting)
     command.add_argument(
         "--choose",
         action="store_true",
@@ -53,11 +46,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--format", choices=get_args(Format), default="text")
     command.add_argument("--out", type=Path, help="write the report to this file too")
     command.add_argument("--record", action="store_true", help="add the results to bundle.json and the model card")
-    command.set_defaults(run=run_evaluate)
 
 
-def run_evaluate(args: argparse.Namespace) -> int:
-    """Measure, print, write, record; returns the exit status."""
+def run(args: argparse.Namespace) -> None:
+    """Measure, print, write, record."""
     if args.out is not None:
         if args.out.is_dir():
             raise ConfigError(f"--out {args.out} is a folder; name a file")
@@ -65,12 +57,12 @@ def run_evaluate(args: argparse.Namespace) -> int:
     subject, tasks = open_measured(args)
     if args.record and subject.bundle is None:
         raise ConfigError(f"{args.bundle} is a run; --record needs a bundle, see export")
-    names, notes = heads_to_measure(args)
+    names, chosen, notes = heads_to_measure(args)
     # All data sets are read before the first is measured, so that a mistake shows at once.
     embedded: list[tuple[Domain, HeadSettings, ImageSet]] = []
     for domain in find_domains(args, subject):
         data = load_measured(args, domain, tasks)
-        settings = HeadSettings(args, names, subject, domain)
+        settings = HeadSettings(args, chosen, subject, domain)
         say(f"{domain.name}, {args.split}: embedding {len(data.images)} images")
         embedded.append((domain, settings, data.embedded(subject.embed)))
     results = [
@@ -89,7 +81,6 @@ def run_evaluate(args: argparse.Namespace) -> int:
         with writing(args.out):
             args.out.parent.mkdir(parents=True, exist_ok=True)
             args.out.write_text(text + "\n", encoding="utf-8")
-    return 0
 
 
 def _measure_task(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from comln_serve.bundle.manifest import MANIFEST
-from training.bundles.calibration_images import load_calibration_images
 from training.bundles.writer import About
 from training.checkpoint_names import BEST
 from training.commands.destination import add_to, check_to
@@ -60,11 +59,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--set backbone.path=model.onnx; for a run on an ONNX file: where the file is now; for "
         "any run on images: backbone.mirror=true",
     )
-    command.set_defaults(run=run_export)
 
 
-def run_export(args: argparse.Namespace) -> int:
-    """Write the bundle; returns the exit status."""
+def run(args: argparse.Namespace) -> None:
+    """Write the bundle."""
     about = About(description=args.description, licence=args.licence, data=args.data_description, notes=args.notes)
     if args.int8 != (args.calibration is not None):
         raise ExportError(
@@ -94,12 +92,11 @@ def run_export(args: argparse.Namespace) -> int:
             "It replaced the bundle that was there, with the accuracies and the calibration recorded in it. "
             "Classifiers made with another network or preprocessing cannot predict unless that is served again."
         )
-    return 0
 
 
 def _export_int8(checkpoint: "Checkpoint", about: About, args: argparse.Namespace) -> None:
     from training.bundles.export import export_bundle  # noqa: PLC0415 - as above
-    from training.bundles.int8 import quantise_bundle  # noqa: PLC0415
+    from training.bundles.int8 import load_calibration_images, quantise_bundle  # noqa: PLC0415
 
     images = load_calibration_images(args.calibration, args.calibration_images, checkpoint.config.data.preprocessing)
     with tempfile.TemporaryDirectory(prefix="comln-export-") as temporary:
@@ -110,8 +107,8 @@ def _export_int8(checkpoint: "Checkpoint", about: About, args: argparse.Namespac
             "minutes",
             flush=True,
         )
-        cosine = quantise_bundle(floats, args.to, images, args.calibration.resolve().name, args.float_layers)
+        cosines = quantise_bundle(floats, args.to, images, args.calibration.resolve().name, args.float_layers)
     print(
         f"wrote {args.to} in INT8, calibrated on {len(images)} images; cosine of their embeddings "
-        f"to those in float32: {cosine.mean:.4f} on average, {cosine.least:.4f} at least"
+        f"to those in float32: {cosines.mean():.4f} on average, {cosines.min():.4f} at least"
     )

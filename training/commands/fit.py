@@ -26,11 +26,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", type=Path, required=True, help="folder for checkpoints and log")
     add_overrides(command, "override a value of the recipe, e.g. --set optimiser.lr=0.05; repeatable")
     command.add_argument("--resume", action="store_true", help="continue the run in --out")
-    command.set_defaults(run=run_fit)
 
 
-def run_fit(args: argparse.Namespace) -> int:
-    """Train; returns the exit status."""
+def run(args: argparse.Namespace) -> None:
+    """Train."""
     config = load_config(args.recipe, tuple(args.overrides))
     from training.runs.fit import fit  # noqa: PLC0415 - needs torch, which the options and recipes do not
     from training.runs.report import REPORT  # noqa: PLC0415
@@ -47,7 +46,6 @@ def run_fit(args: argparse.Namespace) -> int:
         print(_what_is_saved(args.out, config), file=sys.stderr)
         raise
     print(f"best of {config.updates} updates: update {best.update}, in {args.out}; see {args.out / REPORT}")
-    return 0
 
 
 def _command(args: argparse.Namespace, config: Config) -> str:

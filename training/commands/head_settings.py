@@ -1,7 +1,6 @@
 """Which simple heads `comln-train evaluate` measures, and with which settings."""
 
 import argparse
-from collections.abc import Mapping
 
 from training.commands.domains import Domain
 from training.commands.subject import Subject
@@ -15,14 +14,13 @@ from training.evaluation.tasks import Task
 CHOICE_SPLIT = "train"
 
 
-def heads_to_measure(args: argparse.Namespace) -> tuple[tuple[str, ...], list[str]]:
-    """The heads of `--baselines`, and notes on those that are left out.
+def heads_to_measure(args: argparse.Namespace) -> tuple[tuple[str, ...], list[str], list[str]]:
+    """The heads of `--baselines`, those whose setting is to be chosen, and notes on heads that are left out.
+
+    A setting is chosen that is neither given nor the default.
 
     `--baselines all` leaves out a head whose setting has no default if the training classes, on
     which the setting would be chosen, are among those measured.
-
-    Raises:
-        ConfigError: `--set` for a head that is not measured, or `--choose` with no setting to choose.
     """
     given: dict[str, float] = dict(args.settings)
     unmeasured = sorted(set(given) - set(args.baselines))
@@ -31,58 +29,52 @@ def heads_to_measure(args: argparse.Namespace) -> tuple[tuple[str, ...], list[st
             f"--set {unmeasured[0]}: not among the heads of --baselines, "
             f"{', '.join(args.baselines) or 'of which there are none'}"
         )
-    chosen = [name for name in args.baselines if _is_chosen(name, given, choose=args.choose)]
+    chosen = [
+        name
+        for name in args.baselines
+        if BASELINES[name].setting and name not in given and (args.choose or BASELINES[name].value is None)
+    ]
     if args.choose and not chosen:
         raise ConfigError("--choose: no head of --baselines has a setting left to choose")
     everything = args.baselines == tuple(BASELINES)
     if not everything or args.choose or args.split not in {CHOICE_SPLIT, ALL}:
-        return args.baselines, []
-    return (
-        tuple(name for name in args.baselines if name not in chosen),
-        [
-            f"{name} is left out: its {BASELINES[name].setting} would be chosen on the training "
-            f"classes, which are among those measured. Give --set {name}=VALUE."
-            for name in chosen
-        ],
-    )
-
-
-def _is_chosen(name: str, given: Mapping[str, float], *, choose: bool) -> bool:
-    """Whether a head's setting is chosen, being neither given nor the default."""
-    baseline = BASELINES[name]
-    if not baseline.setting or name in given:
-        return False
-    return choose or baseline.value is None
+        return args.baselines, chosen, []
+    notes = [
+        f"{name} is left out: its {BASELINES[name].setting} would be chosen on the training "
+        f"classes, which are among those measured. Give --set {name}=VALUE."
+        for name in chosen
+    ]
+    return tuple(name for name in args.baselines if name not in chosen), [], notes
 
 
 class HeadSettings:
     """Values of the simple heads' settings: given, the default, or chosen on the training classes.
 
     Args:
-        names: the heads to be measured, from `heads_to_measure`.
+        chosen: heads whose setting is chosen, from `heads_to_measure`.
         domain: the data set on whose training classes settings are chosen.
     """
 
-    def __init__(self, args: argparse.Namespace, names: tuple[str, ...], subject: Subject, domain: Domain) -> None:
+    def __init__(self, args: argparse.Namespace, chosen: list[str], subject: Subject, domain: Domain) -> None:
         self._given: dict[str, float] = dict(args.settings)
         self._seed, self._head = args.seed, subject.head
         self._domain, self._embed = domain, subject.embed
         self._embedded: dict[int, ImageSet] = {}  # by the number of images
-        self._chosen = [name for name in names if _is_chosen(name, self._given, choose=args.choose)]
-        self._training = self._load_training(self._chosen, args.split) if self._chosen else None
+        self._chosen = chosen
+        self._training = self._load_training(args.split) if chosen else None
 
-    def _load_training(self, chosen: list[str], measured: str) -> ImageSet:
-        advice = f"give --set {chosen[0]}=VALUE, or leave it out of --baselines"
+    def _load_training(self, measured: str) -> ImageSet:
+        named = ", ".join(self._chosen)
+        advice = f"give --set {self._chosen[0]}=VALUE, or leave it out of --baselines"
         if measured in {CHOICE_SPLIT, ALL}:
             raise ConfigError(
-                f"the setting of {', '.join(chosen)} would be chosen on the {CHOICE_SPLIT} "
-                f"split, which is being measured: {advice}"
+                f"the setting of {named} would be chosen on the {CHOICE_SPLIT} split, which is being measured: {advice}"
             )
         try:
             return self._domain.load(CHOICE_SPLIT)
         except DataError as error:
             raise DataError(
-                f"the setting of {', '.join(chosen)} is chosen on the training classes, which "
+                f"the setting of {named} is chosen on the training classes, which "
                 f"cannot be read: {error}. Otherwise {advice}"
             ) from error
 

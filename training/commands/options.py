@@ -8,9 +8,21 @@ from pathlib import Path
 from training.config import ConfigError
 
 
+def add_repeatable(
+    command: argparse.ArgumentParser,
+    option: str,
+    values: str,
+    metavar: str,
+    help_text: str,
+    kind: Callable[[str], object] = str,
+) -> None:
+    """An option that may be given several times; `values` of the arguments is the list of what was given."""
+    command.add_argument(option, type=kind, action="append", default=[], metavar=metavar, dest=values, help=help_text)
+
+
 def add_overrides(command: argparse.ArgumentParser, help_text: str) -> None:
     """`--set KEY=VALUE`, repeatable, as `overrides`."""
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=help_text)
+    add_repeatable(command, "--set", "overrides", "KEY=VALUE", help_text)
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -36,11 +48,7 @@ def positive(text: str) -> float:
 
 
 def check_out(path: Path) -> None:
-    """Refuse a folder for `--out` that cannot be made, before anything is measured for it.
-
-    Raises:
-        ConfigError: it, or what should be a folder above it, is a file.
-    """
+    """Refuse a folder for `--out` that cannot be made, before anything is measured for it."""
     there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not there.is_dir():
         raise ConfigError(f"--out needs the folder {path}, but {there} is a file; name another")

@@ -13,48 +13,34 @@ from training.commands.measuring import (
     open_measured,
     repeating_command,
 )
-from training.commands.options import check_out, positive
-from training.evaluation.study import HORIZON_FACTORS, STEP_COUNTS, Episodes, Horizon, Steps, horizons, solvers
+from training.commands.options import add_repeatable, check_out, positive
+from training.evaluation.study import HORIZON_FACTORS, STEP_COUNTS, Episodes, fixed, horizons, multiple, part, solvers
 from training.evaluation.study_report import Study
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_measuring_arguments(command, episodes=300)
-    command.add_argument(
-        "--step-size",
-        type=positive,
-        action="append",
-        default=[],
-        metavar="H",
-        dest="step_sizes",
-        help=f"of Euler, in flow time; repeatable (default: T in {', '.join(map(str, STEP_COUNTS))} steps)",
+    text = f"of Euler, in flow time; repeatable (default: T in {', '.join(map(str, STEP_COUNTS))} steps)"
+    add_repeatable(command, "--step-size", "step_sizes", "H", text, positive)
+    text = (
+        "to measure besides the learned one; repeatable (default: half decades from 1e-4 to 100 times the learned one)"
     )
-    command.add_argument(
-        "--horizon",
-        type=positive,
-        action="append",
-        default=[],
-        metavar="T",
-        dest="horizons",
-        help="to measure besides the learned one; repeatable (default: half decades from 1e-4 to "
-        "100 times the learned one)",
-    )
+    add_repeatable(command, "--horizon", "horizons", "T", text, positive)
     command.add_argument(
         "--out", type=Path, required=True, help="folder for study.md, solvers.csv, horizons.csv and study.png"
     )
-    command.set_defaults(run=run_study)
 
 
-def run_study(args: argparse.Namespace) -> int:
-    """Measure, print, write; returns the exit status."""
+def run(args: argparse.Namespace) -> None:
+    """Measure, print, write."""
     check_out(args.out)
     subject, tasks = open_measured(args)
     domain, head = one_domain(args, subject), subject.head
     data = load_measured(args, domain, tasks)
     on = Episodes(data.embedded(subject.embed), args.episodes, args.seed)
-    steps = [Steps(size=size) for size in args.step_sizes] or [Steps(count=count) for count in STEP_COUNTS]
-    values = [Horizon(value=value) for value in args.horizons] or [Horizon(factor=factor) for factor in HORIZON_FACTORS]
+    steps = [fixed(size) for size in args.step_sizes] or [part(count) for count in STEP_COUNTS]
+    values = [fixed(value) for value in args.horizons] or [multiple(factor) for factor in HORIZON_FACTORS]
     by_task = [(solvers(head, on, t, steps), horizons(head, on, t, values)) for t in in_steps(tasks, "tasks")]
     options = [f" --step-size {size}" for size in args.step_sizes] + [f" --horizon {value}" for value in args.horizons]
     study = Study(
@@ -71,4 +57,3 @@ def run_study(args: argparse.Namespace) -> int:
     )
     study.write(args.out)
     print(study.markdown())
-    return 0

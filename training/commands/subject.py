@@ -1,7 +1,6 @@
 """The model to measure: a bundle, as the server runs it, or the best checkpoint of a run.
 
-A run on embeddings cannot become a bundle without the network that computes them, but it can be
-measured on embeddings.
+A run on embeddings cannot become a bundle without the network that computes them, but it can be measured on embeddings.
 """
 
 from dataclasses import dataclass
@@ -38,12 +37,6 @@ def open_subject(folder: Path, provider: Provider = "auto") -> Subject:
 
     Args:
         provider: what embeds images, as of the server; only of a bundle.
-
-    Raises:
-        BundleError: neither, or a bundle that cannot be used. CheckpointError: a damaged checkpoint.
-        BackboneError: the run's network cannot be built again.
-        StartupError: the provider cannot be used.
-        ConfigError: a provider is chosen for a run.
     """
     if (folder / MANIFEST).exists():
         bundle = load_bundle(folder)

@@ -91,11 +91,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--description", help="what the model is for")
     command.add_argument("--data-description", default=NOT_STATED, help="what it was trained on")
     command.add_argument("--licence", default=NOT_STATED, help="licence of the weights")
-    command.set_defaults(run=run_wrap)
 
 
-def run_wrap(args: argparse.Namespace) -> int:
-    """Inspect, print the findings, wrap, print what to run next; returns the exit status."""
+def run(args: argparse.Namespace) -> None:
+    """Inspect, print the findings, wrap, print what to run next."""
     options = WrapOptions(**{name: getattr(args, name) for name in _OPTIONS})
     about = About(
         description=args.description or f"{args.model.name}, wrapped as it is.",
@@ -105,20 +104,19 @@ def run_wrap(args: argparse.Namespace) -> int:
     )
     check_to(args)
     try:
-        inspection = inspect_model(args.model, options)
+        config, findings = inspect_model(args.model, options)
         print(f"{args.model}:")
-        print(_table(inspection.findings), flush=True)
-        command = _command(args.model, inspection.findings, options)
-        wrapped = wrap_model(inspection, args.to, about, command)
+        print(_table(findings), flush=True)
+        command = _command(args.model, findings, options)
+        embedding_size, warning = wrap_model(config, args.to, about, command)
     except (BackboneError, ConfigError) as error:
         # Messages name keys of a recipe; this command has options instead.
         message = _KEY.sub(lambda key: f"--{key[1].replace('_', '-')}", str(error))
         raise type(error)(message) from error
-    if wrapped.warning is not None:
-        print(f"WARNING: {wrapped.warning}\n", file=sys.stderr)
-    print(f"wrote {args.to}: embeddings of {wrapped.embedding_size} numbers, divided by their norm. To serve it:\n")
+    if warning is not None:
+        print(f"WARNING: {warning}\n", file=sys.stderr)
+    print(f"wrote {args.to}: embeddings of {embedding_size} numbers, divided by their norm. To serve it:\n")
     print(_next_steps(args.to))
-    return 0
 
 
 def _numbers(text: str) -> tuple[float, ...]:

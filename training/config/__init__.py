@@ -1,7 +1,6 @@
 """The configuration of a training run, as one typed value.
 
-A recipe is the configuration as YAML. It is stored in every checkpoint and in every bundle's
-manifest.
+A recipe is the configuration as YAML. It is stored in every checkpoint and in every bundle's manifest.
 """
 
 from training.config.backbone import BackboneConfig, DropBlockConfig

@@ -85,17 +85,15 @@ class BackboneConfig(Section):
             working folder. The same holds for a path in `weights`.
         layout: onnx: the graph's input. "nchw" or "nhwc": normalised floats, channels second or
             last. "as_is": uint8 RGB (B, S, S, 3), like a bundle's backbone.
-        output: onnx: the tensor that is the embedding, which need not be an output of the graph;
-            null: the only output.
+        output: onnx: the tensor that is the embedding, which need not be an output of the graph; null: the only output.
         reduction: onnx: makes one vector of an output that has several for an image: the "mean" over a feature map's
             positions or a transformer's tokens, or its "first" token, for the class; "none": they are put together.
         colour: channels of the first layer: "rgb", "bgr" or "grey".
         mean, std: normalisation of pixel values in [0, 1], in the order of the channels. Default:
             those of torchvision's named weights; 0.5 and 0.25 for a network with random weights.
         embedding_size: expected size; required for "identity", checked for the others if given.
-        mirror: the embedding is the mean of those of the image and of its mirror image, in
-            evaluation and in the bundle. Doubles the computation; for images whose mirror image
-            has the same class.
+        mirror: the embedding is the mean of those of the image and of its mirror image, in evaluation and in the
+            bundle. Doubles the computation; for images whose mirror image has the same class.
         normalise: "l2": embeddings are divided by their norm, before `scale` applies.
         scale: "sqrt_d": embeddings are divided by the square root of their size.
     """
@@ -141,7 +139,7 @@ class BackboneConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for key, kinds in _KEYS_OF_KINDS.items():
+        for kinds, key in ((kinds, key) for kinds, keys in _KEYS_OF_KINDS.items() for key in keys):
             given = getattr(self, key) != BackboneConfig.model_fields[key].default
             if given and self.kind not in kinds:
                 allowed = " or ".join(f'"{kind}"' for kind in kinds)
@@ -188,24 +186,13 @@ class BackboneConfig(Section):
 _TRAINED = ("conv4", "resnet12")
 _LIBRARIES = ("torchvision", "timm")
 _KEYS_OF_KINDS = {
-    "channels": _TRAINED,
-    "last_relu": ("conv4",),
-    "readout": ("conv4",),
-    "global_pooling": ("resnet12",),
-    "drop_block": ("resnet12",),
-    "architecture": _LIBRARIES,
-    "weights": _LIBRARIES,
-    "layers": _LIBRARIES,
-    "pooling": (*_LIBRARIES, "onnx"),
-    "warm_start": _TRAINED,
-    "frozen": ("conv4", *_LIBRARIES, "onnx", "identity"),
-    "path": ("onnx",),
-    "layout": ("onnx",),
-    "output": ("onnx",),
-    "reduction": ("onnx",),
-    "colour": (*_TRAINED, *_LIBRARIES, "onnx"),
-    "mean": (*_TRAINED, *_LIBRARIES, "onnx"),
-    "std": (*_TRAINED, *_LIBRARIES, "onnx"),
-    "mirror": (*_TRAINED, *_LIBRARIES, "onnx"),
+    _TRAINED: ("channels", "warm_start"),
+    ("conv4",): ("last_relu", "readout"),
+    ("resnet12",): ("global_pooling", "drop_block"),
+    _LIBRARIES: ("architecture", "weights", "layers"),
+    (*_LIBRARIES, "onnx"): ("pooling",),
+    ("conv4", *_LIBRARIES, "onnx", "identity"): ("frozen",),
+    ("onnx",): ("path", "layout", "output", "reduction"),
+    (*_TRAINED, *_LIBRARIES, "onnx"): ("colour", "mean", "std", "mirror"),
 }
 _NEEDED = {"architecture": _LIBRARIES, "path": ("onnx",), "embedding_size": ("identity",)}

@@ -10,6 +10,9 @@ from training.config.section import Fraction, NonNegative, Section
 
 Use = Literal["both", "train", "val"]
 
+PublicKind = Literal["omniglot", "miniimagenet", "tieredimagenet", "cifar_fs", "fc100", "cub"]
+"""Kinds of public data sets."""
+
 # "several" stands for the data sets in `sets`; every other kind is one data set.
 SEVERAL = "several"
 
@@ -29,24 +32,12 @@ class SourceConfig(Section):
             split, relative to the data; null: <split> folders if there are any, else class_shares.
         class_shares: image_folder and image_csv without splits of their own: shares of the classes
             for train, val and test.
-        group: a regular expression that is searched for in file names. Images of a class with the
-            same text in the match's first group (or in the whole match) are nearly the same, such
-            as frames of one video, and are never in both the support and the query set of an
-            episode.
+        group: a regular expression that is searched for in file names. Images of a class with the same text in the
+            match's first group (or in the whole match) are nearly the same, such as frames of one video, and are never
+            in both the support and the query set of an episode.
     """
 
-    kind: Literal[
-        "omniglot",
-        "miniimagenet",
-        "tieredimagenet",
-        "cifar_fs",
-        "fc100",
-        "cub",
-        "image_folder",
-        "image_csv",
-        "embeddings",
-        "several",
-    ]
+    kind: Literal[PublicKind, "image_folder", "image_csv", "embeddings", "several"]
     rotations: bool = False
     splits: str | dict[Literal["train", "val", "test"], str] | None = None
     class_shares: tuple[Fraction, Fraction, NonNegative] = (0.64, 0.16, 0.2)
@@ -62,15 +53,11 @@ class SourceConfig(Section):
         return group
 
     @model_validator(mode="after")
-    def _options_of_the_kind(self) -> Self:
+    def _options(self) -> Self:
         if self.rotations and self.kind != "omniglot":
             raise ValueError(f'rotations are for kind "omniglot", not {self.kind!r}')
         if self.splits is not None and self.kind != "image_folder":
             raise ValueError(f'splits are for kind "image_folder", not {self.kind!r}')
-        return self
-
-    @model_validator(mode="after")
-    def _shares_of_a_whole(self) -> Self:
         if not 0.999 <= sum(self.class_shares) <= 1.001:
             raise ValueError(f"class_shares must sum to 1, got {self.class_shares}")
         return self
@@ -115,21 +102,16 @@ class DataConfig(SourceConfig):
     Attributes:
         kind: of the one data set, or "several".
         sets: several: the data sets. The keys of `SourceConfig` are then given for each of them.
-        preprocessing: resize-and-crop policy, which a bundle of the run also has; not for
-            embeddings.
+        preprocessing: resize-and-crop policy, which a bundle of the run also has; not for embeddings.
     """
 
     sets: tuple[DataSetConfig, ...] = ()
     preprocessing: Preprocessing = Preprocessing(image_size=84)
 
     @model_validator(mode="after")
-    def _preprocessing_of_images(self) -> Self:
+    def _preprocessing_and_sets(self) -> Self:
         if "preprocessing" not in self.model_fields_set and self.kind != "embeddings":
             raise ValueError("preprocessing is needed, such as {image_size: 84}")
-        return self
-
-    @model_validator(mode="after")
-    def _several_sets(self) -> Self:
         if self.kind != SEVERAL:
             if self.sets:
                 raise ValueError(f'sets are for kind "several", not {self.kind!r}')
@@ -163,11 +145,9 @@ class AugmentationConfig(Section):
     """Random changes of training images; none by default.
 
     Attributes:
-        crop_padding: random crops of the original size from the image padded with this many black
-            pixels.
+        crop_padding: random crops of the original size from the image padded with this many black pixels.
         flip: half of the images are mirrored.
-        jitter: brightness, contrast and saturation are multiplied by factors from 1 - jitter to
-            1 + jitter.
+        jitter: brightness, contrast and saturation are multiplied by factors from 1 - jitter to 1 + jitter.
     """
 
     crop_padding: Annotated[int, Field(ge=0)] = 0

@@ -49,10 +49,9 @@ class HeadConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.initial_similarity is not None and self.start != "prototype":
-            raise ValueError(f"initial_similarity is for a prototype start, not a {self.start} one")
-        if self.initial_shot_offset is not None and self.start != "prototype":
-            raise ValueError(f"initial_shot_offset is for a prototype start, not a {self.start} one")
+        for key in ("initial_similarity", "initial_shot_offset"):
+            if getattr(self, key) is not None and self.start != "prototype":
+                raise ValueError(f"{key} is for a prototype start, not a {self.start} one")
         if self.condition_horizon and not self.learn_horizon:
             raise ValueError("condition_horizon needs learn_horizon")
         return self

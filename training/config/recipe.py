@@ -36,11 +36,7 @@ def load_config(path: Path, overrides: tuple[str, ...] = ()) -> Config:
 
 
 def override_config(config: Config, overrides: tuple[str, ...]) -> Config:
-    """Apply overrides `section.key=value` to a run's configuration.
-
-    Raises:
-        ConfigError: unknown key, value out of range.
-    """
+    """Apply overrides `section.key=value` to a run's configuration."""
     return _validated(config.model_dump(mode="json"), overrides, "the run's recipe, overridden,")
 
 

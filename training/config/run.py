@@ -18,9 +18,8 @@ class Config(Section):
     Attributes:
         updates: of meta-training. 0 is for a bundle whose frozen network was wrapped without
             training; `fit` refuses it.
-        precision: of the backbone's matrix products and activations in training ("bfloat16":
-            automatic mixed precision). Parameters and the flow are not affected, and bundles hold
-            float32.
+        precision: of the backbone's matrix products and activations in training ("bfloat16": automatic mixed
+            precision). Parameters and the flow are not affected, and bundles hold float32.
         seed: of the initial weights, the episodes and the augmentation.
     """
 

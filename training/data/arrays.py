@@ -14,11 +14,7 @@ from training.data.restricted_pickle import load_pickle
 
 
 def load_data_and_labels(path: Path, preprocessing: Preprocessing) -> ImageSet:
-    """A pickle {"data": (n, H, W, 3) uint8, "labels": n of them}, as MetaOptNet distributes.
-
-    Raises:
-        DataError: see `load_pickle`, `entry`, `pixels` and `members_and_names`.
-    """
+    """A pickle {"data": (n, H, W, 3) uint8, "labels": n of them}, as MetaOptNet distributes."""
     content = load_pickle(path)
     images = pixels(entry(content, "data", path), f"{path}, 'data'")
     members, names = members_and_names(entry(content, "labels", path), len(images), f"{path}, 'labels'")
@@ -27,12 +23,7 @@ def load_data_and_labels(path: Path, preprocessing: Preprocessing) -> ImageSet:
 
 
 def load_image_cache(path: Path, preprocessing: Preprocessing) -> ImageSet:
-    """A pickle {"image_data": (n, H, W, 3) uint8, "class_dict": {class: indices}}, classes sorted.
-
-    Raises:
-        DataError: see `load_pickle`, `entry` and `pixels`; also an index that is out of range or
-            of two classes.
-    """
+    """A pickle {"image_data": (n, H, W, 3) uint8, "class_dict": {class: indices}}, classes sorted."""
     content = load_pickle(path)
     images = pixels(entry(content, "image_data", path), f"{path}, 'image_data'")
     classes = entry(content, "class_dict", path)
@@ -50,11 +41,7 @@ def load_image_cache(path: Path, preprocessing: Preprocessing) -> ImageSet:
 
 
 def load_npz(path: Path, key: str) -> NDArray[Any]:
-    """One array of an .npz file; arrays of Python objects are refused.
-
-    Raises:
-        DataError: the file cannot be read, or has no such array.
-    """
+    """One array of an .npz file; arrays of Python objects are refused."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             names = list(archive)
@@ -67,9 +54,9 @@ def load_npz(path: Path, key: str) -> NDArray[Any]:
 
 def entry(content: object, key: str, path: Path) -> object:
     """The value of `key` in a pickled dictionary; DataError if there is none."""
-    found = keys(content)
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected a dictionary with {key!r}, found {describe(content)}")
+    found = keys(content)
     if key not in found:
         raise DataError(f"{path}: no {key!r}; it holds {', '.join(map(repr, found)) or 'nothing'}")
     return found[key]
@@ -105,9 +92,6 @@ def members_and_names(labels: object, count: int, where: str) -> tuple[tuple[NDA
 
     Args:
         labels: of `count` images: a list or an array of integers or strings.
-
-    Raises:
-        DataError: labels of another type or number.
     """
     if isinstance(labels, list | tuple):
         values = cast("Sequence[object]", labels)

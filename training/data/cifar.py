@@ -23,13 +23,9 @@ _PYTHON_VERSION = "cifar-100-python"
 def load_cifar(kind: Literal["cifar_fs", "fc100"], root: Path, split: str, preprocessing: Preprocessing) -> ImageSet:
     """The classes of one split of CIFAR-FS or FC100.
 
-    Reads the first of these that `root` has: `CIFAR_FS_<split>.pickle` or
-    `FC100_<split>.pickle`, CIFAR-100 as its authors distribute it for Python (`cifar-100-python`,
-    or `root` itself), class folders `<class>`, `data/<class>`, `<split>/<class>` or
-    `<superclass>/<class>`.
-
-    Raises:
-        DataError: none of these, damaged files, or not the classes of the split.
+    Reads the first of these that `root` has: `CIFAR_FS_<split>.pickle` or `FC100_<split>.pickle`, CIFAR-100 as its
+    authors distribute it for Python (`cifar-100-python`, or `root` itself), class folders `<class>`, `data/<class>`,
+    `<split>/<class>` or `<superclass>/<class>`.
     """
     superclass_of = cifar_classes(kind, split)
     pickled = root / f"{_PICKLES[kind]}_{split}.pickle"

@@ -34,11 +34,7 @@ def standard_split(name: str, split: str) -> Any:
 
 
 def classes_by_share(names: list[str], split: str, shares: tuple[float, float, float], root: Path) -> list[str]:
-    """The share of the sorted `names` that belongs to `split`, after a shuffle with a fixed seed.
-
-    Raises:
-        DataError: none of the names of the data at `root` does.
-    """
+    """The share of the sorted `names` that belongs to `split`, after a shuffle with a fixed seed."""
     order = np.random.default_rng(_SHUFFLE_SEED).permutation(len(names))
     ends = np.round(np.cumsum(shares) * len(names)).astype(int)
     starts = [0, *ends[:-1]]
@@ -78,10 +74,6 @@ def own_split(lists: str | Mapping[Any, str], root: Path, split: str) -> list[st
     Args:
         lists: a JSON file {split: [classes]}, or a file for each split: one class a line, or a
             JSON list. Files are relative to `root`.
-
-    Raises:
-        DataError: a file that is missing or has another format, no list for `split`, an empty list,
-            or a class that is listed twice.
     """
     if isinstance(lists, str):
         where: dict[str, Path] = dict.fromkeys(SPLITS, root / lists)

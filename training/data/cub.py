@@ -13,9 +13,6 @@ def load_cub(root: Path, split: str, preprocessing: Preprocessing) -> ImageSet:
 
     Read from `images/<class>` in CUB_200_2011 or in a folder that contains it, or from `<class>` or
     `<split>/<class>`. Images are not cropped to the bounding boxes.
-
-    Raises:
-        DataError: a class without a folder or without images.
     """
     wanted: list[str] = standard_split("cub", split)
     bases = (root / "images", root / "CUB_200_2011" / "images", root / split, root)

@@ -16,11 +16,7 @@ from training.data.restricted_pickle import load_pickle
 
 
 def load_embeddings(root: Path, split: str) -> ImageSet:
-    """The embeddings (n, d) float32 of one split, classes in alphabetical order.
-
-    Raises:
-        DataError: no such file, another format, or a value that is not finite.
-    """
+    """The embeddings (n, d) float32 of one split, classes in alphabetical order."""
     path = root / f"{split}_embeddings.pkl"
     content = load_pickle(path)
     embeddings = _vectors(entry(content, "embeddings", path), path)

@@ -57,10 +57,6 @@ def sample_episode(rng: np.random.Generator, data: ImageSet, ways: int, shots: i
 
     If the data has groups, the support images of a class are drawn first, then its queries from
     the groups without support images.
-
-    Raises:
-        DataError: fewer classes than ways, a class with fewer than shots + queries images, or one
-            whose groups cannot be divided between support and query set.
     """
     _check_ways(data, ways)
     classes = rng.choice(data.n_classes, size=ways, replace=False)

@@ -20,9 +20,6 @@ def group_images(data: ImageSet, pattern: str) -> ImageSet:
             of a class belong to one group if the first group of the match, or the whole match if
             the expression has no group, is the same text. An image without a match is a group of
             its own. "^\d{5}" groups by the first five digits.
-
-    Raises:
-        DataError: images without file names, or an expression that no file name matches.
     """
     if data.files is None:
         raise DataError(f"the images come in arrays, without file names that {pattern!r} could group")

@@ -1,13 +1,13 @@
 """Images listed in CSV files with a header line.
 
-Either one file with columns `path`, `label` and, if you split the classes yourself, `split`; paths
-are relative to the file. Or a folder with `train.csv`, `val.csv` and `test.csv` with columns
-`filename`, `label`, and the images in `images/`, as miniImageNet is often distributed. Both column
-names, `path` and `filename`, work in both.
+Either one file with columns `path`, `label` and, if you split the classes yourself, `split`; paths are relative to the
+file. Or a folder with `train.csv`, `val.csv` and `test.csv` with columns `filename`, `label`, and the images in
+`images/`, as miniImageNet is often distributed. Both column names, `path` and `filename`, work in both.
 """
 
 import csv
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,23 +35,15 @@ def load_image_csv(
     Args:
         root: the CSV file, or the folder of `<split>.csv` and `images/`.
         shares: of the classes for train, val and test, if nothing else splits them.
-
-    Raises:
-        DataError: an unreadable file, a missing column, an incomplete line, an image listed twice,
-            a class in two splits, no class of this split, or an unreadable image.
     """
-    if root.is_dir() and split == ALL:
-        present = [name for name in SPLITS if (root / f"{name}.csv").is_file()] or list(SPLITS)
-        rows = [row for name in present for row in split_rows(root, name)]
-    elif root.is_dir():
-        rows = split_rows(root, split)
+    if root.is_dir():
+        present = [name for name in SPLITS if (root / f"{name}.csv").is_file()] or SPLITS
+        rows = [row for name in (present if split == ALL else [split]) for row in split_rows(root, name)]
     else:
         rows = read_rows(root)
-        if split == ALL:
-            pass
-        elif rows[0].split is not None:
+        if split != ALL and rows[0].split is not None:
             rows = _of_split(rows, split, root)
-        else:
+        elif split != ALL:
             names = set(classes_by_share(sorted({row.label for row in rows}), split, shares, root))
             rows = [row for row in rows if row.label in names]
     return load_rows(rows, preprocessing, f"{root}, split {split}")
@@ -61,18 +53,12 @@ def split_rows(root: Path, split: str) -> list[Row]:
     """The lines of `<root>/<split>.csv`; a class of another split in it is refused."""
     paths = {name: root / f"{name}.csv" for name in SPLITS}
     rows = {name: read_rows(path) for name, path in paths.items() if name == split or path.is_file()}
-    labels = {name: sorted({row.label for row in listed}) for name, listed in rows.items()}
-    check_disjoint(labels, paths)
+    _check_disjoint(rows, paths)
     return rows[split]
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All lines of a CSV file.
-
-    Raises:
-        DataError: the file cannot be read or is empty, a column is missing, a line is incomplete,
-            or an image is listed twice.
-    """
+    """All lines of a CSV file."""
     rows: list[Row] = []
     seen: dict[Path, int] = {}
     try:
@@ -142,15 +128,18 @@ def _read(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def _check_disjoint(rows: Mapping[str, list[Row]], where: Mapping[str, Path]) -> None:
+    check_disjoint({name: sorted({row.label for row in listed}) for name, listed in rows.items()}, where)
+
+
 def _of_split(rows: list[Row], split: str, path: Path) -> list[Row]:
-    by_split: dict[str, set[str]] = defaultdict(set)
+    by_split: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        by_split[str(row.split)].add(row.label)
+        by_split[str(row.split)].append(row)
     unknown = sorted(set(by_split) - set(SPLITS))
     if unknown:
         raise DataError(f"{path}: split {unknown[0]!r}; the splits are {', '.join(SPLITS)}")
-    labels = {name: sorted(found) for name, found in by_split.items()}
-    check_disjoint(labels, dict.fromkeys(SPLITS, path))
+    _check_disjoint(by_split, dict.fromkeys(SPLITS, path))
     if split not in by_split:
         raise DataError(f"{path}: no line is of split {split!r}; there are {', '.join(by_split)}")
-    return [row for row in rows if row.split == split]
+    return by_split[split]

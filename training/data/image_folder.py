@@ -1,9 +1,8 @@
 """Any image folder: `<root>/<split>/<class>/<image>`, or `<root>/<class>/<image>`.
 
-A class may be nested deeper, `<root>/<group>/<class>/<image>`: the folder that directly contains
-images is the class, and its path below the root, or below the split, is its name. Without split
-folders the classes are split by the user's lists, or else by the configured shares, always the same
-way.
+A class may be nested deeper, `<root>/<group>/<class>/<image>`: the folder that directly contains images is the class,
+and its path below the root, or below the split, is its name. Without split folders the classes are split by the user's
+lists, or else by the configured shares, always the same way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,10 +33,6 @@ def load_image_folder(
         split: "all" is every class folder below the root; lists and shares are ignored.
         shares: of the classes for train, val and test, if nothing else splits them.
         lists: class lists of the splits, see `own_split`; folders are then `<root>/<class>`.
-
-    Raises:
-        DataError: no such folder, no class in it, a listed class without a folder, a class
-            without images, or folders with other names of splits.
     """
     if not root.is_dir():
         found = "is a file, not a folder; unpack it if it is an archive" if root.exists() else "no such folder"
@@ -66,11 +61,7 @@ def load_image_folder(
 def load_listed_classes(
     places: Mapping[str, Sequence[Path]], preprocessing: Preprocessing, split: str, root: Path
 ) -> ImageSet:
-    """The images of each listed class, from the first of its places that is a folder.
-
-    Raises:
-        DataError: a class without a folder, or without images.
-    """
+    """The images of each listed class, from the first of its places that is a folder."""
     found = {name: next(filter(Path.is_dir, paths), None) for name, paths in places.items()}
     missing = [name for name, path in found.items() if path is None]
     if missing:

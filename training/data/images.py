@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from comln_serve.imaging import FORMATS, ImageError, Preprocessing, pixel_views, prepare_views
 from comln_serve.machine import usable_cpus
+from training.errors import CorrectableError
 
 ReadFile = Callable[[], bytes]
 Embed = Callable[[NDArray[Any]], NDArray[np.float32]]
@@ -24,8 +25,8 @@ _READ = (*FORMATS, "PPM")
 _MOST_NAMED = 20
 
 
-class DataError(ValueError):
-    """Data that is missing or not usable; the message names the file."""
+class DataError(CorrectableError, ValueError):
+    """Data that is missing or not usable; the message names the file. Everything here that reads data raises it."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,8 @@ class ImageSet:
         names: name of each base class.
         rotations: 1, or 4 if each base class is four classes, one for each quarter turn.
         files: (n,) file name of each image, None if the images are stored in arrays.
-        groups: (n,) group of each image, such as frames of one video, which are nearly the same
-            image; None if there are no groups. A query of an episode is never in the same group as
-            a support image.
+        groups: (n,) group of each image, such as frames of one video, which are nearly the same image; None if there
+            are no groups. A query of an episode is never in the same group as a support image.
     """
 
     images: NDArray[Any]
@@ -94,16 +94,14 @@ def build_image_set(
         where: what errors begin with.
 
     Raises:
-        DataError: no class, a class without images, or files that are not images; all of them are tried, so that they
+        DataError: no class, or files that are not images; all of them are tried, so that they
             can be removed at once.
     """
     if not classes:
         raise DataError(f"{where}: no class was found")
     flat = [(f"{name}/{file}", read) for name, files in classes for file, read in files]
     members, start = [], 0
-    for name, files in classes:
-        if not files:
-            raise DataError(f"{where}: class {name!r} holds no image")
+    for _, files in classes:
         members.append(np.arange(start, start + len(files)))
         start += len(files)
     refused: dict[int, str] = {}

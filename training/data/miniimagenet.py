@@ -23,9 +23,6 @@ def load_miniimagenet(root: Path, split: str, preprocessing: Preprocessing) -> I
     Reads the first of these that `root` has: `mini-imagenet-cache-<split>.pkl`,
     `miniImageNet_category_split_<split>.pickle`, `<split>.csv` with `images/`, class folders
     (`<split>/<wnid>`, `<wnid>` or `images/<wnid>`).
-
-    Raises:
-        DataError: none of these, or not the classes of the split.
     """
     wanted: list[str] = standard_split("miniimagenet", split)
     cache = root / f"mini-imagenet-cache-{split}.pkl"

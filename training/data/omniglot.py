@@ -23,11 +23,7 @@ _Files = dict[tuple[str, str, str], list[tuple[str, ReadFile]]]
 
 
 def load_omniglot(root: Path, split: str, preprocessing: Preprocessing, *, rotations: bool) -> ImageSet:
-    """The characters of one split ("train", "val", "test"), in a fixed order.
-
-    Raises:
-        DataError: `root` has neither layout, or a character has no images.
-    """
+    """The characters of one split ("train", "val", "test"), in a fixed order."""
     wanted = _characters(split)
     found = _from_archive(root) if root.is_file() else _from_folders(root, wanted)
     missing = [key for key in wanted if not found.get(key)]

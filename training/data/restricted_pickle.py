@@ -1,9 +1,8 @@
 """Pickles of arrays, safe to open if they are hostile.
 
-A pickle is a program that calls functions by name. Here only the few names that files of arrays use
-are known, and each is a stand-in that checks its arguments and makes a plain container, number,
-string or array. numpy's own `dtype` and `_reconstruct` are never called: with a state chosen by a
-hostile file, they read and write memory outside the array.
+A pickle is a program that calls functions by name. Here only the few names that files of arrays use are known, and each
+is a stand-in that checks its arguments and makes a plain container, number, string or array. numpy's own `dtype` and
+`_reconstruct` are never called: with a state chosen by a hostile file, they read and write memory outside the array.
 """
 
 import math

@@ -22,9 +22,6 @@ def load_tieredimagenet(root: Path, split: str, preprocessing: Preprocessing) ->
 
     Reads the first of these that `root` has: `<split>_images.npz` or `<split>_images_png.pkl`,
     each with `<split>_labels.pkl`; class folders `<split>/<class>`.
-
-    Raises:
-        DataError: none of these, damaged files, or another number of classes than the split has.
     """
     npz, png = root / f"{split}_images.npz", root / f"{split}_images_png.pkl"
     labels = root / f"{split}_labels.pkl"

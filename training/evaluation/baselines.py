@@ -5,9 +5,8 @@ size). Its default is the published value or scikit-learn's, if there is one; ot
 chosen on other classes (`training.evaluation.choose`). The heads named "-cv" choose it in every task
 from the support images (`training.evaluation.cross_validation`).
 
-With unequal shots every class has the same weight (an example's is M / (N n_c), with n_c the number
-of examples of its class), since there are equally many queries of each class. With equal shots all
-weights are 1.
+With unequal shots every class has the same weight (an example's is M / (N n_c), with n_c the number of examples of its
+class), since there are equally many queries of each class. With equal shots all weights are 1.
 
 phi (M, d) are support embeddings, N is the number of classes. With several views of an image, (M, V, d), each is an
 example, as for the bundle's own head. The weights of the penalised heads are in the span of phi, so these heads depend
@@ -17,6 +16,7 @@ instead of d, with the same scores.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +53,7 @@ class Baseline:
         make: makes the head from the bundle's own (for its start) and the setting's value.
         setting: name of the setting, "" if there is none.
         value: default of the setting; None if it has to be chosen.
-        grid: values to choose from, in units of the mean squared norm of the embeddings to the
-            power `power`.
+        grid: values to choose from, in units of the mean squared norm of the embeddings to the power `power`.
     """
 
     words: str
@@ -118,38 +117,6 @@ def ridge_with_intercept(
     return level + ((query - centre) @ Z.T) @ np.linalg.solve(K, targets - level)
 
 
-def logistic_regression(
-    phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float
-) -> Array:
-    """scikit-learn's multinomial `LogisticRegression`, with its intercept."""
-    model = LogisticRegression(C=C, class_weight="balanced", tol=_LOGISTIC_TOLERANCE, max_iter=_LOGISTIC_ITERATIONS)
-    return _scores(model, *coordinates(phi, query), classes, ways)
-
-
-def svm(phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float) -> Array:
-    """Crammer and Singer's (2001) SVM: |W|^2 / 2 + C sum of hinge losses, no intercept.
-
-    The head of MetaOptNet-SVM (Lee et al. 2019).
-    """
-    model = LinearSVC(
-        multi_class="crammer_singer",
-        C=C,
-        class_weight="balanced",
-        fit_intercept=False,
-        max_iter=_SVM_ITERATIONS,
-        random_state=0,
-    )
-    return _scores(model, *coordinates(phi, query), classes, ways)
-
-
-def svm_one_against_rest(
-    phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float
-) -> Array:
-    """scikit-learn's `LinearSVC`: one against the rest, squared hinge loss, with intercept."""
-    model = LinearSVC(C=C, class_weight="balanced", max_iter=_SVM_ITERATIONS, random_state=0)
-    return _scores(model, *coordinates(phi, query), classes, ways)
-
-
 def coordinates(
     phi: NDArray[np.floating], query: NDArray[np.floating]
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
@@ -166,16 +133,34 @@ def normalised(x: NDArray[np.floating]) -> Array:
     return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(np.float64).tiny)
 
 
-def _scores(
-    model: LogisticRegression | LinearSVC,
-    Z: NDArray[np.floating],
-    query: NDArray[np.floating],
-    classes: Classes,
-    ways: int,
-) -> Array:
-    scores: Array = model.fit(Z, classes).decision_function(query)
-    # For two classes scikit-learn gives one score, the difference of the logits: plus and minus half of it.
-    return scores if ways > 2 else np.stack([-scores, scores], axis=1) / 2
+def _by_scikit_learn(model: Callable[[float], LogisticRegression | LinearSVC]) -> Scored:
+    """The head that a model of scikit-learn is, made from its C."""
+
+    def fit(phi: NDArray[np.floating], classes: Classes, ways: int, query: NDArray[np.floating], C: float) -> Array:
+        Z, Zq = coordinates(phi, query)
+        scores: Array = model(C).fit(Z, classes).decision_function(Zq)
+        # For two classes scikit-learn gives one score, the difference of the logits: plus and minus half of it.
+        return scores if ways > 2 else np.stack([-scores, scores], axis=1) / 2
+
+    return fit
+
+
+logistic_regression = _by_scikit_learn(
+    lambda C: LogisticRegression(C=C, class_weight="balanced", tol=_LOGISTIC_TOLERANCE, max_iter=_LOGISTIC_ITERATIONS)
+)
+"""Multinomial, with its intercept."""
+
+
+def _balanced_svm(C: float, **options: Any) -> LinearSVC:
+    return LinearSVC(C=C, class_weight="balanced", max_iter=_SVM_ITERATIONS, random_state=0, **options)
+
+
+svm = _by_scikit_learn(lambda C: _balanced_svm(C, multi_class="crammer_singer", fit_intercept=False))
+"""Crammer and Singer's (2001): |W|^2 / 2 + C sum of hinge losses, no intercept: the head of MetaOptNet-SVM (Lee et al.
+2019)."""
+
+svm_one_against_rest = _by_scikit_learn(_balanced_svm)
+"""One against the rest, squared hinge loss, with intercept."""
 
 
 def _penalised(fit: Scored, *, unit_length: bool) -> Callable[[Head, float], Classify]:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 from scipy.stats import rankdata
 
 from comln_serve.bundle import Head
 from comln_serve.bundle.calibration import Calibration, CalibrationTask, Suspects, TaskLaw, shots_of
+from comln_serve.bundle.manifest import as_stored
 from comln_serve.report import adapt, make_report, similarity
 from comln_serve.report.suspects import listed, suspicion
 from comln_serve.report.unknown import REFUSED
@@ -19,6 +20,7 @@ from training.results.accuracy import mean_and_interval
 
 BINS = 15
 WRONG_LABELS = 0.1
+ALLOWED_CHANGE = 1e-4  # of a probability, by storing embeddings of examples in 16 bits
 
 Array = NDArray[np.float64]
 
@@ -192,6 +194,24 @@ def _suspects(noisy: Sequence[tuple[Array, NDArray[np.bool_]]]) -> Suspects | No
         precision=float(wrong[found].mean()) if found.any() else None,
         recall=float(found[wrong].mean()),
     )
+
+
+def largest_change(head: Head, calibration: Calibration, episodes: OpenSetEpisodes) -> float:
+    """The largest change of a calibrated probability if embeddings of examples are stored in 16 bits."""
+
+    def run(episode: OpenSetEpisode, _: int) -> float:
+        temperature = calibration.temperature_of(np.bincount(episode.classes))
+
+        def probabilities(phi: NDArray[np.float32]) -> NDArray[np.float64]:
+            solution = adapt(head, phi, episode.classes, episodes.task.ways, judge=False).solution
+            W = solution.W.astype(np.float32).astype(np.float64)
+            found: NDArray[np.float64] = softmax(episode.query.astype(np.float64) @ W.T / temperature, axis=1)
+            return found
+
+        stored = as_stored(episode.phi.reshape(len(episode.phi), -1), "int16").reshape(episode.phi.shape)
+        return float(np.abs(probabilities(stored) - probabilities(episode.phi)).max())
+
+    return max(episodes.map(run))
 
 
 def cross_entropy(logits: Array, classes: NDArray[np.intp]) -> float:

@@ -1,8 +1,7 @@
 """Heads whose setting is chosen in every task, by cross-validation on its support images.
 
-This is what a user of scikit-learn would do with a few labelled images and their embeddings. Fold f
-has the images number f, f + folds, ... of every class. The head is then fitted on all images with
-the chosen value.
+This is what a user of scikit-learn would do with a few labelled images and their embeddings. Fold f has the images
+number f, f + folds, ... of every class. The head is then fitted on all images with the chosen value.
 """
 
 from collections.abc import Callable, Sequence

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from comln_serve.bundle.head import Head, HorizonRule
 from comln_serve.report import adapt
 from training.data import ImageSet
-from training.evaluation.cores import on_all_cores
-from training.evaluation.tasks import Task
+from training.evaluation.tasks import Task, on_all_cores
 from training.results.accuracy import Accuracy, mean_and_interval
 
 Classify = Callable[[NDArray[np.float32], NDArray[np.intp], int, NDArray[np.float32]], NDArray[np.floating]]

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data import DataError, ImageSet, check_episodes
-from training.evaluation.cores import on_all_cores
-from training.evaluation.tasks import Task
+from training.evaluation.tasks import Task, on_all_cores
 
 MAX_UNKNOWN_CLASSES = 5
 
@@ -62,11 +61,7 @@ class OpenSetEpisodes:
 
 
 def check_open_set(data: ImageSet, task: Task) -> None:
-    """Refuse data that has no class outside the task.
-
-    Raises:
-        DataError: every class is in the task, or a class has too few images.
-    """
+    """Refuse, with a DataError, data that has no class outside the task, or too few images of a class."""
     if unknown_classes(data, task) < 1:
         raise DataError(
             f"task {task} leaves none of the {data.n_classes} classes; at least one more is "

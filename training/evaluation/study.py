@@ -9,7 +9,7 @@ multiples and fractions differ between episodes; tables then show the median ove
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -38,37 +38,26 @@ HORIZON_FACTORS = tuple(float(x) for x in 10.0 ** (np.arange(-8, 5) / 2))
 Embeddings = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Steps:
-    """Euler's steps: a number of equal steps up to the learned T, or a step size in flow time."""
-
-    count: int | None = None
-    size: float | None = None
-
-    def size_for(self, horizon: float) -> float:
-        """Step size in flow time for a task with this T."""
-        if self.size is not None:
-            return self.size
-        return horizon / (self.count or 1)
-
-    def count_for(self, horizon: float) -> int:
-        """Number of steps for a task with this T."""
-        return int(np.ceil(horizon / self.size_for(horizon) - 1e-9))
+OfTask = Callable[[float], float]
+"""A step size or a horizon, in flow time, for a task with a given learned T."""
 
 
-@dataclass(frozen=True)
-class Horizon:
-    """A multiple of the learned T, or a T in flow time."""
-
-    factor: float | None = None
-    value: float = 0.0
-
-    def for_task(self, learned: float) -> float:
-        """T in flow time for a task with this learned T."""
-        return self.value if self.factor is None else self.factor * learned
+def fixed(value: float) -> OfTask:
+    """The same for every task."""
+    return lambda _: value
 
 
-LEARNED, NONE = Horizon(factor=1.0), Horizon(value=0.0)
+def part(count: int) -> OfTask:
+    """The learned T in so many parts."""
+    return lambda learned: learned / count
+
+
+def multiple(factor: float) -> OfTask:
+    """A multiple of the learned T."""
+    return lambda learned: factor * learned
+
+
+LEARNED = multiple(1.0)
 
 
 @dataclass(frozen=True)
@@ -134,45 +123,38 @@ class Episodes:
         return measure(self.data, classify, task, self.count, self.seed)
 
 
-def solvers(head: Head, on: Episodes, task: Task, steps: Sequence[Steps]) -> list[SolverResult]:
-    """Results of Dormand-Prince first, then of Euler with each kind of steps.
-
-    Raises:
-        FlowError: more steps than `head.solver.max_steps`.
-    """
-    kinds: list[Steps | None] = [None, *steps]
-    times = _milliseconds(head, on, task, kinds)
+def solvers(head: Head, on: Episodes, task: Task, step_sizes: Sequence[OfTask]) -> list[SolverResult]:
+    """Results of Dormand-Prince first, then of Euler with each step size."""
+    sizes: list[OfTask | None] = [None, *step_sizes]
+    times = _milliseconds(head, on, task, sizes)
     median = on.learned_horizon(head, task)
     found: list[SolverResult] = []
-    for kind in kinds:
-        measured = on.measure(adapted(head) if kind is None else linear(partial(_descend, head, kind)), task)
+    for size in sizes:
+        measured = on.measure(adapted(head) if size is None else linear(partial(_descend, head, size)), task)
+        step = None if size is None else size(median)
         first = found[0].measured if found else measured
         found.append(
             SolverResult(
                 task,
-                None if kind is None else kind.size_for(median),
-                None if kind is None else kind.count_for(median),
+                step,
+                None if step is None else int(np.ceil(median / step - 1e-9)),
                 measured,
-                times[kind],
-                times[kind] / times[None],
+                times[size],
+                times[size] / times[None],
                 difference(first, measured),
             )
         )
     return found
 
 
-def horizons(head: Head, on: Episodes, task: Task, values: Sequence[Horizon]) -> list[HorizonResult]:
-    """Results for T = 0 (the start alone), `values`, and the learned T, in ascending order.
-
-    Raises:
-        FlowError: the flow of an episode could not be solved up to a horizon.
-    """
+def horizons(head: Head, on: Episodes, task: Task, values: Sequence[OfTask]) -> list[HorizonResult]:
+    """Results for T = 0 (the start alone), `values`, and the learned T, in ascending order."""
     learned = on.measure(adapted(head), task)
     median = on.learned_horizon(head, task)
     found: dict[float, HorizonResult] = {}
     # The learned T first: another value that gives the same T is not measured again.
-    for value in (LEARNED, NONE, *values):
-        horizon, same = value.for_task(median), value == LEARNED
+    for value in (LEARNED, fixed(0.0), *values):
+        horizon, same = value(median), value is LEARNED
         if horizon not in found:
             measured = learned if same else on.measure(_with_horizon(head, value), task)
             found[horizon] = HorizonResult(
@@ -181,19 +163,19 @@ def horizons(head: Head, on: Episodes, task: Task, values: Sequence[Horizon]) ->
     return [found[horizon] for horizon in sorted(found)]
 
 
-def _with_horizon(head: Head, horizon: Horizon) -> Classify:
+def _with_horizon(head: Head, horizon: OfTask) -> Classify:
     def weights(phi: Embeddings, classes: NDArray[np.intp], ways: int) -> NDArray[np.float64]:
-        return head.adapt(phi, classes, ways, horizon=horizon.for_task(head.horizon_of(phi, ways))).W
+        return head.adapt(phi, classes, ways, horizon=horizon(head.horizon_of(phi, ways))).W
 
     return linear(weights)
 
 
-def _descend(head: Head, steps: Steps, phi: Embeddings, classes: NDArray[np.intp], ways: int) -> NDArray[np.float64]:
+def _descend(head: Head, size: OfTask, phi: Embeddings, classes: NDArray[np.intp], ways: int) -> NDArray[np.float64]:
     T = head.horizon_of(phi, ways)
-    return descend(head, phi, classes, ways, step_size=steps.size_for(T), horizon=T)
+    return descend(head, phi, classes, ways, step_size=size(T), horizon=T)
 
 
-def _milliseconds(head: Head, on: Episodes, task: Task, kinds: Sequence[Steps | None]) -> dict[Steps | None, float]:
+def _milliseconds(head: Head, on: Episodes, task: Task, sizes: Sequence[OfTask | None]) -> dict[OfTask | None, float]:
     """Median time of an adaptation with each solver, on the same episodes."""
 
     def drawn(number: int) -> tuple[Embeddings, NDArray[np.intp], int]:
@@ -203,5 +185,5 @@ def _milliseconds(head: Head, on: Episodes, task: Task, kinds: Sequence[Steps | 
     rounds = (drawn(number) for number in (0, *range(min(TIMED_EPISODES, on.count))))
     with threadpool_limits(1, user_api="blas"):
         return milliseconds_in_turns(
-            {kind: head.adapt if kind is None else partial(_descend, head, kind) for kind in kinds}, rounds
+            {size: head.adapt if size is None else partial(_descend, head, size) for size in sizes}, rounds
         )

@@ -1,13 +1,20 @@
-"""The tasks a model is measured on: ways, shots, queries, and how their episodes are drawn."""
+"""The tasks a model is measured on: ways, shots, queries, and how their episodes are drawn and run."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from comln_serve.bundle.manifest import Shots, describe_task
+from comln_serve.machine import usable_cpus
 from training.data import DataError, ImageSet, sample_episode
 from training.data.episodes import TooFewClassesError
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -115,3 +122,10 @@ def parse_task(text: str, queries: int = 15) -> Task:
         "expected WAYSxSHOTS such as 5x1, or WAYSxLEAST-MOST such as 5x1-10, with at least 2 ways "
         f"and 1 shot; got {text!r}"
     )
+
+
+def on_all_cores(function: Callable[[int], _Result], episodes: int) -> list[_Result]:
+    """`function(number)` of every episode, in their order."""
+    # The matrix products are small: BLAS threads would spend more time waiting than computing.
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(usable_cpus()) as pool:
+        return list(pool.map(function, range(episodes)))

@@ -1,22 +1,19 @@
 """Exact meta-gradients by the adjoint of the reduced flow (method "adjoint").
 
-The flow is a function s(T) = F(K, L0, w, T, lam) of small matrices: K = phi phi^T (M, M) and
-L0 = phi W0^T (M, N). With g = dLoss/ds(T) and A_m = w_m (diag(p_m) - p_m p_m^T), the adjoint
-equation is
+The flow is a function s(T) = F(K, L0, w, T, lam) of small matrices: K = phi phi^T (M, M) and L0 = phi W0^T (M, N). With
+g = dLoss/ds(T) and A_m = w_m (diag(p_m) - p_m p_m^T), the adjoint equation is
 
     a(T) = g,   da/dt = K u + lam a,   u_m = A_m a_m            (from T back to 0)
     dLoss/dL0 = int u dt,   dLoss/dK = -int u s^T dt,   dLoss/dlam = -int <a, s> dt
     dLoss/dw_m = int <a_m, p_m - y_m> dt
 
-The trajectory s(t) is stored and only `a` is integrated backward, where it contracts. The adjoint that
-the paper's Section 3.2 rules out also recomputes W(t) backward in time, which ascends the loss and
-diverges (Figure 2).
-This module computes the exact derivative of the solver's own steps, a consistent discretisation of
-the adjoint equation; `comln_serve.flow.kernels.integrate` keeps the steps inside the stability
-region of the derivatives. All arithmetic is float64.
+The trajectory s(t) is stored and only `a` is integrated backward, where it contracts. The adjoint that the paper's
+Section 3.2 rules out also recomputes W(t) backward in time, which ascends the loss and diverges (Figure 2). This module
+computes the exact derivative of the solver's own steps, a consistent discretisation of the adjoint equation;
+`comln_serve.flow.kernels.integrate` keeps the steps inside the stability region of the derivatives. All arithmetic is
+float64.
 
-The projections of Algorithms 3 and 4 are integrals of the same kind: C = -dLoss/dL0 and
-D = -(dLoss/dK + dLoss/dK^T).
+The projections of Algorithms 3 and 4 are integrals of the same kind: C = -dLoss/dL0 and D = -(dLoss/dK + dLoss/dK^T).
 """
 
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false
@@ -91,8 +88,7 @@ def adjoint_sweep(K, Y, w, lam, table, steps, X, P, a, dK, dL0, dw, dlam):  # ty
         steps: (n, S); X, P: (n, S, N, M); see `Chunk`.
         a: (N, M) derivative of the loss in the state after the last step; on return, in the state
             at the start of the first.
-        dK (M, M), dL0 (N, M), dw (M,), dlam (1,): the derivatives are added to them; an empty dw is
-            skipped.
+        dK (M, M), dL0 (N, M), dw (M,), dlam (1,): the derivatives are added to them; an empty dw is skipped.
     """
     n_steps, n_stages, n_classes, n_examples = P.shape
     size, rows = n_classes * n_examples, n_stages * n_classes

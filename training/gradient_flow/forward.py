@@ -6,9 +6,8 @@ Besides s (M, N) the system has B (M, M, N, N) and z (M, M, M, N) (Propositions 
     dB[i,j]/dt   = 1(i=j) A_i - lam B[i,j] - A_i sum_m K_im B[m,j]
     dz[i,j,m]/dt = -lam z[i,j,m] - A_i (1(i=j) s_m + 1(i=m) s_j + sum_k K_ik z[k,j,m])
 
-with A_i = w_i (diag(p_i) - p_i p_i^T). The paper prints lam z inside A_i(...); differentiating the
-flow puts it outside (docs/derivation.md). Once V = dLoss/dW(T) is known, the projections of
-Algorithms 3 and 4 need no further integration:
+with A_i = w_i (diag(p_i) - p_i p_i^T). The paper prints lam z inside A_i(...); differentiating the flow puts it outside
+(docs/derivation.md). Once V = dLoss/dW(T) is known, the projections of Algorithms 3 and 4 need no further integration:
 
     C[j] = sum_i phi_i^T V^T B[i,j]          D[m,j] = sum_i z[i,j,m] . (V phi_i)
 

@@ -53,12 +53,10 @@ def gradient_flow(
         T: horizon >= 0 in flow time; a scalar, or one per task (...,).
         lam: regularisation >= 0; a scalar, or one per task.
         weights: (..., M) weight >= 0 of each example, default 1/M. A row with weight 0 is padding.
-        psi: (..., M, d) = phi P of a flow dW/dt = -grad L(W) P with a symmetric positive
-            semi-definite P; also differentiable. Default phi, with P the identity. See
-            `training.gradient_flow.metric`.
-        method: "adjoint", the adjoint of the reduced flow: fast, and its memory is little more than
-            s at each step. "forward", the paper's (s, B, z) system: memory M N (M N + M^2 / 2)
-            numbers for any number of steps.
+        psi: (..., M, d) = phi P of a flow dW/dt = -grad L(W) P with a symmetric positive semi-definite P; also
+            differentiable. Default phi, with P the identity. See `training.gradient_flow.metric`.
+        method: "adjoint", the adjoint of the reduced flow: fast, and its memory is little more than s at each step.
+            "forward", the paper's (s, B, z) system: memory M N (M N + M^2 / 2) numbers for any number of steps.
         solver: "dopri5", Dormand-Prince with error control. "euler", explicit steps of
             `step_size`: gradient descent, whose exact meta-gradient is ANIL's. With method "forward"
             also "torchdiffeq.NAME", any of torchdiffeq's solvers (`training.gradient_flow.odeint`).
@@ -96,11 +94,7 @@ def _check_shapes(
     weights: Tensor | None,
     Y: Tensor,
 ) -> None:
-    """Refuse tensors other than those that `gradient_flow` documents.
-
-    Raises:
-        ValueError: the message names the tensor and its shape.
-    """
+    """Refuse, with a ValueError, tensors other than those that `gradient_flow` documents."""
     if not phi.is_floating_point():
         raise ValueError(f"phi must be floating point, got {phi.dtype}")
     if phi.ndim < 2 or W0.ndim < 2 or Y.ndim != phi.ndim:
@@ -131,8 +125,7 @@ def _check_shapes(
 class GradientFlow(torch.autograd.Function):
     """W(T) = W0 - s(T)^T psi and its derivatives, for a batch of B tasks in float64.
 
-    All computation with tensors of size d is matrix products here, on the tensors' device; the methods
-    work on s only.
+    All computation with tensors of size d is matrix products here, on the tensors' device; the methods work on s only.
     """
 
     @staticmethod

@@ -16,13 +16,11 @@ _thread = threading.local()  # .at_work: whether this thread is running a map
 def thread_map(function: Callable[..., _Result], *arguments: Iterable[Any]) -> list[_Result]:
     """`list(map(function, *arguments))` with a thread for each usable core.
 
-    The calling thread works too, and every thread takes the next call when it is free. Submitting
-    work takes a tenth of the time of a small task, so it is done once per thread, not once per call.
-    A single call runs in the calling thread. So do the calls of a nested map: all cores are busy
-    then, and waiting for the pool could deadlock.
+    The calling thread works too, and every thread takes the next call when it is free. Submitting work takes a tenth of
+    the time of a small task, so it is done once per thread, not once per call. A single call runs in the calling
+    thread. So do the calls of a nested map: all cores are busy then, and waiting for the pool could deadlock.
 
-    After a call has failed, no further calls are started, and the error of the first failed call in
-    the list is raised.
+    After a call has failed, no further calls are started, and the error of the first failed call in the list is raised.
     """
     calls = list(zip(*arguments, strict=True))
     if len(calls) <= 1 or getattr(_thread, "at_work", False):

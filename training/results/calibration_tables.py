@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from comln_serve.bundle import Calibration
-from comln_serve.bundle.calibration import CalibrationTask
+from comln_serve.bundle.calibration import CalibrationTask, Suspects
 from comln_serve.bundle.manifest import Shots, describe_task
 
 Table = tuple[Sequence[str], list[list[str]]]
@@ -16,16 +16,11 @@ _LEAST_AUROC = 0.6
 
 def calibration_table(calibration: Calibration) -> Table:
     """Errors of the probabilities before and after calibration, in percent."""
-
-    def cells(task: CalibrationTask) -> list[str]:
-        return [
-            f"{100 * task.ece_before:.1f}",
-            f"{100 * task.ece_after:.1f}",
-            f"{task.nll_before:.3f}",
-            f"{task.nll_after:.3f}",
-        ]
-
-    return _by_task(calibration, ["ECE before, %", "after", "cross-entropy before", "after"], cells)
+    return _by_task(
+        calibration,
+        ["ECE before, %", "after", "cross-entropy before", "after"],
+        lambda task: [*_percent(task.ece_before, task.ece_after), f"{task.nll_before:.3f}", f"{task.nll_after:.3f}"],
+    )
 
 
 def made_worse(calibration: Calibration) -> str:
@@ -39,16 +34,11 @@ def made_worse(calibration: Calibration) -> str:
 
 def unknown_table(calibration: Calibration) -> Table:
     """How well images of unknown classes are told from those of the task's classes."""
-
-    def cells(task: CalibrationTask) -> list[str]:
-        return [
-            str(task.strangers),
-            f"{task.auroc:.3f} +- {task.interval:.3f}",
-            f"{100 * task.known_refused:.1f}",
-            f"{100 * task.strangers_refused:.1f}",
-        ]
-
-    return _by_task(calibration, ["other classes", "AUROC", "known refused, %", "others refused, %"], cells)
+    return _by_task(
+        calibration,
+        ["other classes", "AUROC", "known refused, %", "others refused, %"],
+        lambda task: [str(task.strangers), _auroc(task), *_percent(task.known_refused, task.strangers_refused)],
+    )
 
 
 def weak_unknown(calibration: Calibration) -> str:
@@ -78,7 +68,7 @@ def suspects_table(calibration: Calibration) -> Table:
             return None
         return [
             f"{100 * task.suspects.share:.0f}",
-            f"{task.suspects.auroc:.3f} +- {task.suspects.interval:.3f}",
+            _auroc(task.suspects),
             "-" if task.suspects.precision is None else f"{100 * task.suspects.precision:.0f}",
             f"{100 * task.suspects.recall:.0f}",
         ]
@@ -94,16 +84,22 @@ def mean_by_shots(calibration: Calibration) -> Table:
     rows = [
         [
             f"{shots}" if isinstance(shots, int) else f"{shots[0]} to {shots[1]}",
-            f"{100 * fmean(t.ece_before for t in tasks):.1f}",
-            f"{100 * fmean(t.ece_after for t in tasks):.1f}",
+            *_percent(fmean(t.ece_before for t in tasks), fmean(t.ece_after for t in tasks)),
             f"{fmean(t.auroc for t in tasks):.3f}",
-            f"{100 * fmean(t.known_refused for t in tasks):.1f}",
-            f"{100 * fmean(t.strangers_refused for t in tasks):.1f}",
+            *_percent(fmean(t.known_refused for t in tasks), fmean(t.strangers_refused for t in tasks)),
         ]
         for shots, tasks in groups.items()
     ]
     header = ["images a class", "ECE before, %", "after", "AUROC of unknown", "known refused, %", "others refused, %"]
     return header, rows
+
+
+def _auroc(found: CalibrationTask | Suspects) -> str:
+    return f"{found.auroc:.3f} +- {found.interval:.3f}"
+
+
+def _percent(*shares: float) -> list[str]:
+    return [f"{100 * share:.1f}" for share in shares]
 
 
 def _by_task(

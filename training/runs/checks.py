@@ -6,22 +6,16 @@ from training.data.episodes import TooFewClassesError
 from training.data.several import Sets
 
 # What sets the number of classes of an episode, and that of a class's images.
-_WAYS = {"training": "episodes.ways", "validation": "the ways in validation.tasks"}
-_IMAGES = {
-    "training": "episodes.shots or episodes.queries",
-    "validation": "the shots in validation.tasks, or validation.queries,",
+_SET_BY = {
+    "training": ("episodes.ways", "episodes.shots or episodes.queries"),
+    "validation": ("the ways in validation.tasks", "the shots in validation.tasks, or validation.queries,"),
 }
 # Data whose classes the trainer divides, if nothing else does.
 _DIVIDED = ("image_folder", "image_csv")
 
 
 def check_run(config: Config, train: Sets, val: Sets, processes: int) -> None:
-    """Refuse a run that cannot be trained or validated to its end.
-
-    Raises:
-        ConfigError: no updates, or batches that the processes cannot share.
-        DataError: too few classes, or too few images of one, for the configured episodes.
-    """
+    """Refuse a run that cannot be trained or validated to its end."""
     if not config.updates:
         raise ConfigError(
             "updates is 0: nothing would be learned. Set updates to 1 or more, or make a bundle "
@@ -48,13 +42,13 @@ def check_run(config: Config, train: Sets, val: Sets, processes: int) -> None:
 
 
 def _check_set(use: str, name: str | None, data: ImageSet, kind: str, ways: int, shots: int, queries: int) -> None:
-    where = use if name is None else f"{use} on {name}"
+    where, (of_ways, of_images) = use if name is None else f"{use} on {name}", _SET_BY[use]
     try:
         check_episodes(data, ways, shots, queries)
     except TooFewClassesError as error:
         divided = " (without splits of their own, data.class_shares divides them)" if kind in _DIVIDED else ""
         raise DataError(
-            f"{where}: {error}. Lower {_WAYS[use]} in the recipe or with --set, or add classes{divided}"
+            f"{where}: {error}. Lower {of_ways} in the recipe or with --set, or add classes{divided}"
         ) from error
     except DataError as error:
-        raise DataError(f"{where}: {error}. Lower {_IMAGES[use]} in the recipe or with --set, or add images") from error
+        raise DataError(f"{where}: {error}. Lower {of_images} in the recipe or with --set, or add images") from error

@@ -33,9 +33,6 @@ class Teacher:
 
         Args:
             out: folder that keeps the embeddings, for a run that is resumed.
-
-        Raises:
-            BackboneError: not a usable bundle.
         """
         try:
             loaded = load_bundle(bundle)

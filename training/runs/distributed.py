@@ -29,11 +29,14 @@ class Group:
         return self.rank == 0
 
 
+ALONE = Group()
+
+
 def join() -> tuple[Group, torch.device]:
     """This process's group, from the environment that `torchrun` sets, and its device."""
     cuda = torch.cuda.is_available()
     if "RANK" not in os.environ:
-        return Group(), torch.device("cuda" if cuda else "cpu")
+        return ALONE, torch.device("cuda" if cuda else "cpu")
     device = torch.device("cpu")
     if cuda:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))

@@ -16,7 +16,7 @@ from training.data.resident import ResidentImages
 from training.errors import DivergedError
 from training.model import MetaModel
 from training.runs.augmentation import augment, draw
-from training.runs.distributed import Group
+from training.runs.distributed import ALONE, Group
 
 # Keeps the random numbers of the augmentation apart from those of the episodes.
 _AUGMENTATION = 1
@@ -36,7 +36,7 @@ class MetaBatch:
     shots: tuple[int, ...]
 
 
-def draw_batch(config: Config, data: Sequence[ResidentImages], update: int, group: Group | None = None) -> MetaBatch:
+def draw_batch(config: Config, data: Sequence[ResidentImages], update: int, group: Group = ALONE) -> MetaBatch:
     """This process's share of an update's tasks, augmented.
 
     The episodes depend only on the data, the seed and the update: not on the augmentation, the
@@ -46,7 +46,6 @@ def draw_batch(config: Config, data: Sequence[ResidentImages], update: int, grou
         data: one data set or several. Of several, one is drawn for each task, all equally likely.
             The upper end of a range of ways is limited by the classes of the smallest one drawn.
     """
-    group = group or Group()
     queries = config.episodes.queries
     rng = np.random.default_rng((config.seed, update))
     sources, shots = _draw_shape(rng, config.episodes, data)
@@ -87,11 +86,7 @@ def _draw_shape(
 
 
 def episode_loss(model: MetaModel, batch: MetaBatch) -> Tensor:
-    """Mean query cross-entropy after adaptation, the objective of Algorithm 1.
-
-    Raises:
-        DivergedError: embeddings are not finite.
-    """
+    """Mean query cross-entropy after adaptation, the objective of Algorithm 1."""
     tasks, images = batch.images.shape[:2]
     ways, M, device = len(batch.shots), sum(batch.shots), batch.images.device
     embeddings = model.embeddings(batch.images.flatten(0, 1)).unflatten(0, (tasks, images))

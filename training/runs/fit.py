@@ -21,7 +21,6 @@ from training.runs.checks import check_run
 from training.runs.distributed import Group, average_gradients, join, leave, share_batch_norm, wait
 from training.runs.embedded import embed_once
 from training.runs.episodes import draw_batch, episode_loss
-from training.runs.hardware import describe_hardware
 from training.runs.log import RunLog
 from training.runs.pretrain import pretrain
 from training.runs.report import write_report
@@ -38,21 +37,18 @@ def fit(config: Config, train: Data, val: Data, out: Path, *, resume: bool, comm
     """Train to `config.updates` updates and return the best checkpoint by validation accuracy.
 
     `out` receives `last.pt`, `best.pt`, the log, `report.html`, a hash of the data, and `pretraining.pt` if there is
-    pre-training. All random numbers of an update depend on the seed and the update's number alone,
-    so a run that was killed and resumed gives the same result as one that never stopped. Under
-    `torchrun` the processes share each update's tasks. With a frozen backbone every image is
-    embedded once, and training runs on the embeddings.
+    pre-training. All random numbers of an update depend on the seed and the update's number alone, so a run that was
+    killed and resumed gives the same result as one that never stopped. Under `torchrun` the processes share each
+    update's tasks. With a frozen backbone every image is embedded once, and training runs on the embeddings.
 
     Args:
-        train, val: one data set, or several by their names. With several, every training task is
-            drawn from one of them, and the best checkpoint is the one with the best mean over the
-            validation sets and tasks.
+        train, val: one data set, or several by their names. With several, every training task is drawn from one of
+            them, and the best checkpoint is the one with the best mean over the validation sets and tasks.
         command: what the user typed, for the model card.
 
     Raises:
         ConfigError: no updates, or tasks that the processes cannot share evenly.
-        CheckpointError: `out` holds a run and `resume` is false, or one of another configuration or on
-            other data.
+        CheckpointError: `out` holds a run and `resume` is false, or one of another configuration or on other data.
         DataError: too few classes, or images of a class, for the configured episodes.
         DivergedError: losses or embeddings are no longer finite.
     """
@@ -92,18 +88,18 @@ def _fit(
         train, val = ({name: embed_once(model, data) for name, data in sets.items()} for sets in (train, val))
         model = model.on_embeddings()
     images = [ResidentImages(data, device) for data in train.values()]
-    hardware, spent = describe_hardware(group), 0.0
+    spent = 0.0
     if last is None and config.pretraining is not None:
-        spent = pretrain(model, images[0], val, out, resume=resume, command=command, hardware=hardware, group=group)
-    run = Run(model, val, out, command=command, hardware=hardware, spent=spent)
+        spent = pretrain(model, images[0], val, out, resume=resume, command=command, group=group)
+    run = Run(model, val, out, command=command, group=group, spent=spent)
     if last is not None:
         run.restore(last)
-    _train(run, images, group)
+    _train(run, images)
 
 
-def _train(run: Run, images: list[ResidentImages], group: Group) -> None:
+def _train(run: Run, images: list[ResidentImages]) -> None:
     """Algorithm 1, from the run's last update to its end."""
-    model, config = run.model, run.config
+    model, config, group = run.model, run.config, run.group
     log = RunLog(run.out, "episodes", run.done) if group.leads else None
     bar = tqdm(
         range(run.done, config.updates), initial=run.done, total=config.updates, disable=None if group.leads else True

@@ -9,12 +9,12 @@ from comln_serve.machine import usable_cpus
 from training.runs.distributed import Group
 
 
-def describe_hardware(group: Group | None = None) -> str:
+def describe_hardware(group: Group) -> str:
     """Such as "2 cores of Intel(R) Xeon(R) Processor", with the GPU and the number of processes if any."""
     words = f"{usable_cpus()} cores of {processor()}"
     if torch.cuda.is_available():
         words = f"{torch.cuda.get_device_name()} and {words}"
-    if group is not None and group.size > 1:
+    if group.size > 1:
         words = f"{group.size} processes, each on {words}"
     return words
 

@@ -8,6 +8,8 @@ from torch import nn
 
 from training.checkpoint import Checkpoint
 from training.config import Config
+from training.runs.distributed import Group
+from training.runs.hardware import describe_hardware
 from training.runs.validate import Validated
 
 
@@ -27,18 +29,18 @@ class Phase:
         factor: Callable[[int], float],
         *,
         command: str,
-        hardware: str,
+        group: Group,
         spent: float = 0.0,
     ) -> None:
         """Start the phase's clock.
 
         Args:
             factor: of the learning rate, by update.
-            command, hardware: for the checkpoints. spent: seconds of training before this phase.
+            command: for the checkpoints. group: of the processes. spent: seconds of training before this phase.
         """
         self.config, self.module, self.optimiser = config, module, optimiser
         self.schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
-        self.command, self.hardware = command, hardware
+        self.command, self.group = command, group
         self.done, self.best = 0, 0.0
         self._spent, self._began = spent, time.monotonic()
 
@@ -49,7 +51,9 @@ class Phase:
 
     def restore(self, last: Checkpoint) -> None:
         """Continue where a checkpoint was made."""
-        last.restore(self.module, self.optimiser, self.schedule)
+        self.module.load_state_dict(last.model)
+        self.optimiser.load_state_dict(last.optimiser)
+        self.schedule.load_state_dict(last.schedule)
         self.done, self.best, self._spent = last.update, last.best, last.seconds
 
     def step(self) -> None:
@@ -70,5 +74,5 @@ class Phase:
             self.seconds,
             [result.record() for result in results],
             self.command,
-            self.hardware,
+            describe_hardware(self.group),
         )

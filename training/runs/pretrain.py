@@ -26,7 +26,7 @@ from training.errors import DivergedError
 from training.model import MetaModel
 from training.runs.augmentation import Draw, augment, draw
 from training.runs.distillation import Teacher
-from training.runs.distributed import Group, average_gradients
+from training.runs.distributed import ALONE, Group, average_gradients
 from training.runs.log import RunLog
 from training.runs.optimiser import half_cosine, sgd, weight_decay_groups
 from training.runs.phase import Phase
@@ -86,13 +86,11 @@ class Pretraining(Phase):
 
     teacher: Teacher | None
 
-    def __init__(
-        self, model: MetaModel, images: ResidentImages, group: Group, *, command: str = "", hardware: str = ""
-    ) -> None:
+    def __init__(self, model: MetaModel, images: ResidentImages, group: Group, command: str) -> None:
         config, settings = model.config, model.config.pretraining
         if settings is None:
             raise ValueError("the configuration has no section pretraining")
-        self.model, self.settings, self.images, self.group = model, settings, images, group
+        self.model, self.settings, self.images = model, settings, images
         self.device, self.teacher = model.log_T.device, None
         self.supervised = SupervisedModel(model, images.data.n_classes, settings.classifier).to(self.device)
         self.classes, self.indices = _all_images(images.data)
@@ -101,7 +99,7 @@ class Pretraining(Phase):
         groups = weight_decay_groups(self.supervised.parameters(), settings.weight_decay)
         optimiser = sgd(groups, settings.lr, settings.momentum)
         factor = half_cosine(settings.epochs * self.batches, settings.warmup)
-        super().__init__(config, self.supervised, optimiser, factor, command=command, hardware=hardware)
+        super().__init__(config, self.supervised, optimiser, factor, command=command, group=group)
 
     def train_epoch(self, epoch: int) -> float:
         """Train on every image once; returns the mean loss."""
@@ -153,21 +151,14 @@ def pretrain(
     *,
     resume: bool,
     command: str = "",
-    hardware: str = "",
-    group: Group | None = None,
+    group: Group = ALONE,
 ) -> float:
     """Train `model.backbone` for the configured epochs; returns the seconds it took.
 
     `out/pretraining.pt` holds the state after every epoch. A finished pre-training is reused, also
     by a run whose later phase is configured differently. The processes of a group share every batch.
-
-    Raises:
-        BackboneError: the teacher is not a usable bundle.
-        CheckpointError: `out` holds a run and `resume` is false, or one of another configuration.
-        DivergedError: the loss, or an embedding, is not finite.
     """
-    group = group or Group()
-    phase = Pretraining(model, images, group, command=command, hardware=hardware)
+    phase = Pretraining(model, images, group, command)
     last = resume_from(out / PRETRAINING, model.config, resume=resume, part=_part)
     if last is not None:
         phase.restore(last)

@@ -44,11 +44,7 @@ pre {{ background: #f4f4f4; padding: 1rem; overflow-x: auto }}
 
 
 def write_report(out: Path) -> Path:
-    """Write the report of the run in `out`; returns its path. Without the run's log it has no figures, and says so.
-
-    Raises:
-        CheckpointError: there is no run in `out`.
-    """
+    """Write the report of the run in `out`; returns its path. Without the run's log it has no figures, and says so."""
     best, last = Checkpoint.load(out / BEST), Checkpoint.load(out / LAST)
     horizon, of = best.restore_model().shown_horizon
     log = read_log(out)

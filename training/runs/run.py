@@ -11,6 +11,7 @@ from tqdm import tqdm
 from training.checkpoint_names import BEST, LAST
 from training.data.several import Sets
 from training.model import MetaModel
+from training.runs.distributed import Group
 from training.runs.log import RunLog
 from training.runs.optimiser import episode_sgd, learning_rate_factor
 from training.runs.phase import Phase
@@ -24,13 +25,11 @@ class Run(Phase):
         model: what is trained. val: validation data sets by their names.
     """
 
-    def __init__(
-        self, model: MetaModel, val: Sets, out: Path, *, command: str, hardware: str, spent: float = 0.0
-    ) -> None:
+    def __init__(self, model: MetaModel, val: Sets, out: Path, *, command: str, group: Group, spent: float) -> None:
         config = model.config
         optimiser = episode_sgd(model, config.optimiser)
         factor = learning_rate_factor(config)
-        super().__init__(config, model, optimiser, factor, command=command, hardware=hardware, spent=spent)
+        super().__init__(config, model, optimiser, factor, command=command, group=group, spent=spent)
         self.model, self.val, self.out, self.best = model, val, out, -1.0
         self._since = time.monotonic()
 

@@ -16,7 +16,7 @@ _MOST_IMAGES = 1000
 def check_same_data(out: Path, train: Sets, val: Sets, *, leads: bool) -> None:
     """Keep a hash of a new run's data in its folder, or compare it with that of the run that is there.
 
-    A run by an earlier release has none, and is not compared.
+    Without the hash nothing is compared: whoever goes on with other data deletes it.
 
     Args:
         leads: whether this process writes the files of the run.

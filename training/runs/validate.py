@@ -33,11 +33,7 @@ class Validated:
 
 
 def validate(model: MetaModel, data: Data) -> list[Validated]:
-    """Accuracy on the configured tasks of each data set, always on the same episodes.
-
-    Raises:
-        DivergedError: embeddings are not finite.
-    """
+    """Accuracy on the configured tasks of each data set, always on the same episodes."""
     settings, head = model.config.validation, model.head()
     results: list[Validated] = []
     for name, images in by_name(data).items():

@@ -28,7 +28,7 @@ from tests.support.messages import adapt_form, engine_of
 from tests.support.tiny import checkpoint_of, tiny_config, tiny_model
 from tests.trainer.backbones.test_frozen import EXPORT
 from tests.trainer.backbones.test_timm_backbones import PIXELS, TINY
-from training.bundles.calibration_images import load_calibration_images
+from training.bundles.int8 import load_calibration_images
 from training.bundles.rounding import LARGEST
 from training.checkpoint_names import BEST
 from training.cli import main

@@ -14,7 +14,7 @@ from tests.support.graphs import write_model
 from tests.support.image_files import colour_support, image_bytes
 from tests.support.paths import REPOSITORY
 from tests.trainer.bundles.wrapping import backbone_of, wrap
-from training.bundles.universal_head import UNIVERSAL_HEAD, universal_head_config
+from training.bundles.universal_head import UNIVERSAL_HEAD, UNIVERSAL_HEAD_CONFIG
 from training.config import Config, HeadConfig
 from training.model import MetaModel
 
@@ -107,7 +107,7 @@ def test_a_bundle_is_replaced_only_on_request(tmp_path: Path, comln_train: Comma
 
 def test_fit_starts_from_the_head_that_wrap_writes() -> None:
     recipe = yaml.safe_load((REPOSITORY / "training/recipes/frozen-onnx.yaml").read_text())
-    assert HeadConfig.model_validate(recipe["head"]) == universal_head_config()
+    assert HeadConfig.model_validate(recipe["head"]) == UNIVERSAL_HEAD_CONFIG
 
 
 def test_the_recipes_head_equals_the_bundles(tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ from training.evaluation.calibrate import (
     cross_entropy,
     fit_temperature,
     fit_unknown,
+    largest_change,
 )
 from training.evaluation.open_set import OpenSetEpisodes
-from training.evaluation.sixteen_bits import largest_change
 from training.evaluation.tasks import Task
 
 Run = Callable[..., str]

@@ -9,7 +9,7 @@ from comln_serve.bundle import Head, SolverSettings
 from comln_serve.bundle.head import HorizonLaw
 from tests.trainer.evaluation.test_baselines import clusters
 from training.evaluation.evaluate import adapted
-from training.evaluation.study import Episodes, Horizon, Steps, horizons, solvers
+from training.evaluation.study import Episodes, fixed, horizons, multiple, part, solvers
 from training.evaluation.tasks import Task
 
 SOLVER = SolverSettings(1e-6, 1e-6, 100_000)
@@ -36,7 +36,7 @@ def learned(on: Episodes) -> list[float]:
 
 
 def test_the_learned_row_is_the_served_model_and_factors_multiply_its_horizon(on: Episodes) -> None:
-    rows = horizons(HEAD, on, TASK, [Horizon(factor=0.01), Horizon(factor=100.0)])
+    rows = horizons(HEAD, on, TASK, [multiple(0.01), multiple(100.0)])
     assert [row.factor for row in rows] == pytest.approx([0, 0.01, 1, 100])
     middle = float(np.median(learned(on)))
     assert [row.horizon for row in rows] == pytest.approx([0, 0.01 * middle, middle, 100 * middle])
@@ -50,16 +50,16 @@ def test_the_learned_row_is_the_served_model_and_factors_multiply_its_horizon(on
 
 
 def test_euler_integrates_to_the_horizon_of_the_served_model(on: Episodes) -> None:
-    exact, many, fixed = solvers(HEAD, on, TASK, [Steps(count=2000), Steps(size=0.01)])
+    exact, many, small = solvers(HEAD, on, TASK, [part(2000), fixed(0.01)])
     middle = float(np.median(learned(on)))
     assert (many.steps, many.step_size) == (2000, pytest.approx(middle / 2000))
-    assert (fixed.steps, fixed.step_size) == (int(np.ceil(middle / 0.01)), 0.01)
-    for row in (many, fixed):
+    assert (small.steps, small.step_size) == (int(np.ceil(middle / 0.01)), 0.01)
+    for row in (many, small):
         assert row.measured.accuracy.mean == pytest.approx(exact.measured.accuracy.mean, abs=0.01)
 
 
 def test_horizons_in_flow_time_are_those_for_every_task(on: Episodes) -> None:
-    zero, *rows = horizons(HEAD, on, TASK, [Horizon(value=3.0)])
+    zero, *rows = horizons(HEAD, on, TASK, [fixed(3.0)])
     (three,) = [row for row in rows if not row.learned]
     assert zero.horizon == 0.0
     np.testing.assert_array_equal(three.measured.episodes, on.measure(adapted(HEAD, 3.0), TASK).episodes)
