@@ -29,7 +29,7 @@ class Places:
             return not self._waiting.remove(tenant, ticket)  # else it was given a place, perhaps just now
 
     def give_back(self) -> None:
-        """Free a place, for who waits."""
+        """Give a place to the thread whose turn it is, or free it if none waits."""
         with self._lock:
             if self._waiting:
                 self._waiting.take().set()
