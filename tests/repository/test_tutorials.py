@@ -118,7 +118,7 @@ def test_your_own_onnx_model(checkout: Path, tmp_path: Path) -> None:
             assert client.get("/classifiers/shop").json()["horizon_rule"] == "auto"
             photo = (checkout / "my-photos/new/banana/6.jpg").read_bytes()
             answer = client.post("/predict", data={"classifier": "shop"}, files={"images": photo}).json()
-    assert answer["calibrated"] is False
+    assert answer["calibrated"] is True, "by the 50 photos: the bundle has no calibration yet"
     assert "10 classes, 50 images, model mine, promoted" in adapted
     (accuracy,) = re.findall(r"^expected accuracy: (\S+ %)", adapted, flags=re.MULTILINE)
     assert f"estimated from your 50 alone: here {accuracy}." in prose
