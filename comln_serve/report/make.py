@@ -83,7 +83,8 @@ def make_report(
         horizon_choice=adaptation.choice,
         own_horizon=own_horizon,
         unknown_threshold=unknown.threshold(found.similarity[0, found.judged]) if found else None,
-        temperature=_temperature(found, classes) if found and held_out else None,
+        # Not of a run cut by its time limit: the probabilities would depend on timing.
+        temperature=_temperature(found, classes) if found and held_out and found.cut is None else None,
     )
 
 

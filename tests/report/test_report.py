@@ -419,6 +419,15 @@ def test_out_of_time_after_some_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(found.logits[0, found.judged], whole.logits[0, found.judged])
 
 
+def test_probabilities_do_not_depend_on_how_far_a_report_came() -> None:
+    adaptation = adapt(PROTOTYPE, clusters(CLASSES), CLASSES, 4)
+    assert adaptation.found is not None
+    late = replace(adaptation, found=replace(adaptation.found, cut="it was cancelled"))
+    reports = [make_report(of, CLASSES, list("abcd"), own_horizon=True) for of in (adaptation, late)]
+    assert reports[0].temperature is not None
+    assert reports[1].temperature is None
+
+
 def test_equal_images_under_different_labels_and_embeddings_of_zeros() -> None:
     classes = np.array([0, 1, 0, 1])
     for phi in (np.ones((4, 8), np.float32), np.zeros((4, 8), np.float32)):

@@ -55,7 +55,7 @@ def trouble_of(item: Classifier, served: Iterable[Model]) -> tuple[str, str] | N
         )
     if item.head_sha256 not in (None, model.head_sha256):
         return "earlier head", (
-            f"the head of {item.model} was replaced since: its probabilities are not calibrated any more; "
+            f"the head of {item.model} was replaced since, so the model's calibration does not apply to it any more; "
             f"{command_line('classifiers adapt', item.reference)} adapts it again, without images"
         )
     return None
