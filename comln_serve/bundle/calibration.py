@@ -86,12 +86,15 @@ class Calibration(Part):
         log_temperature: law of ln(temperature); logits are divided by the temperature.
         unknown: law of the similarity below which an image is unknown, for classifiers with too few
             images to derive their own.
+        unknown_relative: whether the similarity of support images to their nearest other class is to be added to that
+            law. It differs between kinds of images, as the threshold does.
         shots, ways: the measured range; tasks outside of it use the law's value at its ends.
         split, queries, episodes, seed, command: what reproduces the measurement.
     """
 
     log_temperature: TaskLaw
     unknown: TaskLaw
+    unknown_relative: Annotated[bool, Field(exclude_if=lambda relative: not relative)] = False
     shots: Range
     ways: Range
     split: str
@@ -106,9 +109,13 @@ class Calibration(Part):
         log = self._at(self.log_temperature, examples)
         return math.exp(max(-_LARGEST_LOG, min(log, _LARGEST_LOG)))
 
-    def unknown_of(self, examples: Sequence[int] | NDArray[np.integer]) -> float:
-        """Similarity below which an image is unknown, for such a classifier."""
-        return self._at(self.unknown, examples)
+    def unknown_of(self, examples: Sequence[int] | NDArray[np.integer], nearest_other_class: float) -> float:
+        """Similarity below which an image is unknown, for such a classifier.
+
+        Args:
+            nearest_other_class: of its report; it matters if `unknown_relative`.
+        """
+        return self._at(self.unknown, examples) + (nearest_other_class if self.unknown_relative else 0.0)
 
     def _at(self, law: TaskLaw, examples: Sequence[int] | NDArray[np.integer]) -> float:
         ways, shots = float(len(examples)), shots_of(examples)

@@ -78,10 +78,13 @@ class Bundle:
 
     def unknown_threshold_of(self, classifier: ClassifierRecord) -> float | None:
         """Similarity below which an image is unknown: the report's, else the calibration's, else None."""
-        if classifier.report is not None and classifier.report.unknown_threshold is not None:
-            return classifier.report.unknown_threshold
-        calibration = self.calibration_for(classifier)
-        return None if calibration is None else calibration.unknown_of(classifier.examples)
+        report, calibration = classifier.report, self.calibration_for(classifier)
+        if report is not None and report.unknown_threshold is not None:
+            return report.unknown_threshold
+        nearest_other = None if report is None else report.nearest_other_class
+        if calibration is None or (calibration.unknown_relative and nearest_other is None):
+            return None
+        return calibration.unknown_of(classifier.examples, nearest_other or 0.0)
 
 
 def load_bundle(folder: Path) -> Bundle:

@@ -11,13 +11,13 @@ from comln_serve.bundle.head import HorizonLaw, HorizonRule, SolverSettings, Sta
 from comln_serve.domain.sixteen_bits import rounded
 from comln_serve.imaging import Preprocessing
 
-FormatVersion = Literal[1, 2, 3, 4, 5, 6, 7]
+FormatVersion = Literal[1, 2, 3, 4, 5, 6, 7, 8]
 FORMAT_VERSIONS: tuple[FormatVersion, ...] = get_args(FormatVersion)
 """The versions this release reads. Version 2 adds ranges of shots, `comparisons`, `calibration` and
 more kinds of heads; version 3 adds the head's `whitening` and `horizon_rule`, and names of data
 sets; version 4 adds `stored_embeddings`, version 5 `crop_fraction`, version 6 `support_views`,
-version 7 the head's `shot_offset`. A bundle has the lowest version that can hold its content, so
-that older servers can read it.
+version 7 the head's `shot_offset`, version 8 the calibration's `unknown_relative`. A bundle has the
+lowest version that can hold its content, so that older servers can read it.
 """
 
 MANIFEST, BACKBONE, HEAD, CARD = "bundle.json", "backbone.onnx", "head.safetensors", "README.md"
@@ -181,21 +181,21 @@ class Manifest(Part):
     def lowest_version(self) -> FormatVersion:
         """The lowest version that can hold this content."""
         head, calibration = self.head, self.calibration
-        if head.shot_offset:
-            return 7
-        if self.preprocessing.support_views:
-            return 6
-        if self.preprocessing.crop_fraction != 1.0:
-            return 5
-        if self.stored_embeddings != "float32":
-            return 4
         measured = calibration.tasks if calibration is not None else ()
         named = any(entry.data is not None for entry in (*self.accuracy, *self.comparisons, *measured))
-        if named or head.whitening or head.horizon_rule != "learned":
-            return 3
         plain_shots = all(isinstance(entry.shots, int) for entry in self.accuracy)
         plain_head = head.exponents is None and head.similarity is None
-        return 1 if plain_shots and plain_head and not self.comparisons and calibration is None else 2
+        needs: tuple[tuple[FormatVersion, bool], ...] = (
+            (8, calibration is not None and calibration.unknown_relative),
+            (7, head.shot_offset != 0),
+            (6, bool(self.preprocessing.support_views)),
+            (5, self.preprocessing.crop_fraction != 1.0),
+            (4, self.stored_embeddings != "float32"),
+            (3, named or head.whitening != 0 or head.horizon_rule != "learned"),
+            (2, not plain_shots or not plain_head or bool(self.comparisons) or calibration is not None),
+            (1, True),
+        )
+        return next(version for version, needed in needs if needed)
 
     @model_validator(mode="after")
     def _version_of_the_content(self) -> Self:
@@ -206,6 +206,6 @@ class Manifest(Part):
                 f"{self.format_version}: 2 adds ranges of shots, comparisons, calibration, "
                 "exponents of the horizon and similarity, 3 whitening, horizon_rule and names of "
                 "data sets, 4 stored_embeddings, 5 crop_fraction, 6 support_views, "
-                "7 shot_offset"
+                "7 shot_offset, 8 calibration.unknown_relative"
             )
         return self

@@ -92,6 +92,7 @@ class Report:
     horizon_choice: HorizonChoice | None
     own_horizon: bool
     unknown_threshold: float | None
+    nearest_other_class: float | None
     temperature: float | None
     near_duplicates: tuple[tuple[int, ...], ...]
     contradictory: tuple[tuple[int, ...], ...]

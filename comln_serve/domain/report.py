@@ -104,6 +104,11 @@ class Report(_Part):
         description="Similarity below which an image is unknown, from the images left out; null: "
         "these were too few, and the threshold is that of the model's calibration, where it applies."
     )
+    nearest_other_class: float | None = Field(
+        None,
+        description="Mean similarity of the images to the class most like each but its own, with which thresholds of "
+        "a calibration rise and fall; null: `unknown_threshold` is there.",
+    )
     temperature: float | None = Field(
         None,
         description="What logits are best divided by, from the images left out; null: these were too few. It is used "

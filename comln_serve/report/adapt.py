@@ -28,6 +28,7 @@ class Adaptation:
 
     Attributes:
         solution: with W(T).
+        seen: (M, d) of the support images, their first views.
         horizon: T.
         learned: T by the head's law.
         choice: how T was chosen; None if it was given, learned, or nothing could be held out.
@@ -39,6 +40,7 @@ class Adaptation:
     """
 
     solution: FlowSolution
+    seen: NDArray[np.float32]
     horizon: float
     learned: float
     choice: HorizonChoice | None
@@ -86,14 +88,15 @@ def adapt(
     T = learned if given is None else given
     with stage("solve"):
         solution = head.adapt(phi, classes, n_classes, horizon=T, cancel=cancel)
-    groups, nobody = np.arange(len(phi)), np.zeros(len(phi), dtype=np.bool_)
-    adaptation = Adaptation(solution, T, learned, None, None, nobody, groups, views_left_out=views_of(phi) < all_views)
+    seen, groups, nobody = first_views(phi), np.arange(len(phi)), np.zeros(len(phi), dtype=np.bool_)
+    adaptation = Adaptation(
+        solution, seen, T, learned, None, None, nobody, groups, views_left_out=views_of(phi) < all_views
+    )
     if not (judge or rule == "auto"):
         return adaptation
     choice = None
     with stage("report"):
         if hashes is not None:
-            seen = first_views(phi)
             groups = group_near_duplicates(seen, classes, hashes)
             adaptation = replace(
                 adaptation, groups=groups, contradictory=photos_of_several_classes(seen, classes, hashes)

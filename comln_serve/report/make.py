@@ -67,6 +67,7 @@ def make_report(
             "The held-out accuracy is not known: most images belong to classes of a single scene, and what the "
             "others get says little about new photos."
         )
+    threshold = unknown.threshold(found.similarity[0, found.judged]) if found else None
     held_out = None
     if found is not None and found.judged.any() and not one_scene:
         held_out, suspected = _held_out(found, classes, labels, numbers, temperature)
@@ -82,7 +83,10 @@ def make_report(
         contradictory=[[numbers[i] for i in photo] for photo in adaptation.contradictory],
         horizon_choice=adaptation.choice,
         own_horizon=own_horizon,
-        unknown_threshold=unknown.threshold(found.similarity[0, found.judged]) if found else None,
+        unknown_threshold=threshold,
+        nearest_other_class=None
+        if threshold is not None
+        else unknown.nearest_other(adaptation.seen, classes, solution.W.astype(np.float32)),
         # Not of a run cut by its time limit: the probabilities would depend on timing.
         temperature=_temperature(found, classes) if found and held_out and found.cut is None else None,
     )

@@ -30,6 +30,14 @@ def similarity(embeddings: NDArray[np.float32], W: NDArray[np.float32]) -> NDArr
     return found
 
 
+def nearest_other(embeddings: NDArray[np.float32], classes: NDArray[np.intp], W: NDArray[np.float32]) -> float:
+    """Mean similarity of embeddings (n, d) of classes (n,) to the class of W (N, d) most like each but its own."""
+    lengths = np.maximum(np.linalg.norm(embeddings, axis=1), _SMALLEST)
+    alike = embeddings @ W.T / (lengths * row_length(W))[:, None]
+    alike[np.arange(len(classes)), classes] = -np.inf
+    return float(alike.max(axis=1).mean())
+
+
 def row_length(W: NDArray[np.float32]) -> float:
     """The average length of the rows of W (N, d)."""
     return float(average_length(np.square(W, dtype=np.float64).sum(axis=1)))

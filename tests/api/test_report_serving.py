@@ -231,6 +231,23 @@ def test_few_images_take_the_model_s_threshold(calibrated: Engine) -> None:
     assert found == many.report.unknown_threshold != 0.9999
 
 
+def test_a_threshold_may_be_relative_to_the_nearest_other_class(calibrated: Engine, models: Path) -> None:
+    relative = calibration(CALIBRATION.log_temperature, 0.125).model_copy(update={"unknown_relative": True})
+    content = relative.model_dump(mode="json")
+    edit_manifest(models / "tiny", lambda tree: tree.update(calibration=content, format_version=8))
+    assert calibrated.reload().replaced == ["tiny"]
+    few = calibrated.adapt(colour_support(1)).classifier
+    assert few.report is not None
+    assert few.report.nearest_other_class is not None
+    predicted = predict(calibrated, QUERIES, few.id, unknown=True)
+    assert predicted.unknown_threshold == few.report.nearest_other_class + 0.125
+    bundle = calibrated.models["tiny"].bundle
+    assert metadata(few, bundle)["unknown_threshold"] == repr(predicted.unknown_threshold)
+    stored_before = replace(few, report=few.report.model_copy(update={"nearest_other_class": None}))
+    assert bundle.unknown_threshold_of(stored_before) is None
+    assert bundle.unknown_threshold_of(replace(few, report=None)) is None
+
+
 def test_a_horizon_of_the_caller_s_has_no_threshold_of_the_model_s(calibrated: Engine) -> None:
     few = calibrated.adapt(colour_support(1), NewClassifier(horizon=3.0)).classifier
     predicted = predict(calibrated, QUERIES, few.id, unknown=True)

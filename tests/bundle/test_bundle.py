@@ -11,13 +11,14 @@ import onnx
 import pytest
 
 from comln_serve.bundle import BundleError, find_bundles, load_bundle
+from comln_serve.bundle.calibration import TaskLaw
 from comln_serve.bundle.manifest import BACKBONE, HEAD, MANIFEST
 from comln_serve.configuration.settings import Settings
 from comln_serve.engine.embedding.backbone import OnnxBackbone
 from comln_serve.engine.engine import load_models
 from comln_serve.errors import StartupError
 from comln_serve.machine import Provider
-from tests.support.bundles import edit_manifest, edit_tensors, replace_file
+from tests.support.bundles import calibration, edit_manifest, edit_tensors, replace_file
 from tests.support.paths import REPOSITORY
 
 NAMES = ("tiny", "tiny-prototype", "tiny-learned")
@@ -122,6 +123,20 @@ def test_version_4_has_the_form_of_stored_embeddings(copy: Callable[..., Path]) 
     refused(folder, MANIFEST, "stored_embeddings", "float16")
 
 
+def test_version_8_has_thresholds_relative_to_a_classifier_s_own(copy: Callable[..., Path]) -> None:
+    folder = copy()
+    law = calibration(TaskLaw(constant=0.7, shots=-0.5, ways=0.1), -0.25).model_copy(update={"unknown_relative": True})
+    edit_manifest(folder, lambda content: content.update(calibration=law.model_dump(mode="json"), format_version=7))
+    refused(folder, MANIFEST, "format_version 8")
+    edit_manifest(folder, lambda content: content.update(format_version=8))
+    found = load_bundle(folder).manifest.calibration
+    assert found == law
+    assert law.unknown_of([1, 1], 0.5) == 0.25
+    absolute = law.model_copy(update={"unknown_relative": False})
+    assert absolute.unknown_of([1, 1], 0.5) == -0.25
+    assert "unknown_relative" not in absolute.model_dump(mode="json"), "earlier servers would refuse it"
+
+
 def test_a_manifest_of_version_1_is_written_as_it_was(models_dir: Path) -> None:
     """No key that servers of version 1 would refuse."""
     text = (models_dir / "tiny" / MANIFEST).read_text(encoding="utf-8")
@@ -202,9 +217,9 @@ TINY: list[tuple[Damage, *tuple[str, ...]]] = [
         for path in ("../backbone.onnx", "/etc/passwd", "a/b", "a\\b", "..", ".", "", ".hidden", "a\0b")
     ),
     *(
-        (keys(format_version=version), MANIFEST, "format_version", repr(version), "versions 1 to 7", remedy)
+        (keys(format_version=version), MANIFEST, "format_version", repr(version), "versions 1 to 8", remedy)
         for version, remedy in (
-            (8, "Upgrade the server, or export the bundle again"),
+            (9, "Upgrade the server, or export the bundle again"),
             *((other, "Export the bundle again") for other in (0, "1", None, 1.5)),
         )
     ),

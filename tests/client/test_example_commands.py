@@ -231,6 +231,7 @@ def a_classifier(version: int, accuracy: float | None, *labels: str, **report: A
     suspects = report.pop("suspects", ())
     held = HeldOut(folds=2, judged=20, accuracy=accuracy or 0.0, confusion=(), suspects=suspects, predicted=None)
     none: dict[str, Any] = {"horizon_choice": None, "unknown_threshold": None, "temperature": None}
+    none["nearest_other_class"] = None
     report = {**none, "near_duplicates": (), "contradictory": (), **report}
     return Adapted(
         id=f"clf_{version}",

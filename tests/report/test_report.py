@@ -17,7 +17,7 @@ from comln_serve.report import Adaptation, adapt, folds, held_out, make_report, 
 from comln_serve.report.folds import assign, count_folds, fold_cost
 from comln_serve.report.held_out import TOLERANCE, hold_out
 from comln_serve.report.suspects import ONLY_ONE, THRESHOLD, listed, suspicion
-from comln_serve.report.unknown import threshold
+from comln_serve.report.unknown import nearest_other, threshold
 
 SOLVER = SolverSettings(rtol=1e-6, atol=1e-6, max_steps=200_000)
 CLASSES = np.array([2, 0, 1, 1, 2, 2, 0, 3, 2, 1, 2, 2])  # class 3 has a single example
@@ -288,6 +288,7 @@ def test_classes_of_one_image_are_named_and_not_counted() -> None:
     report = report_on(clusters(alone), alone)
     assert report.held_out is None
     assert report.unknown_threshold is None
+    assert report.nearest_other_class is not None
     assert report.notes == ["Every class has a single image: without it nothing is left to judge it by."]
     many = np.concatenate([np.arange(30), [0]])
     (note,) = report_on(clusters(many), many).notes
@@ -355,6 +356,33 @@ def test_similarity_does_not_see_lengths() -> None:
     np.testing.assert_array_equal(similarity(q, 0 * W), np.zeros(6))
 
 
+def test_the_nearest_other_class_is_that_most_like_an_image_but_its_own() -> None:
+    """In every image's place the largest of the similarities to one class alone, but for its own."""
+    rng = np.random.default_rng(0)
+    q, W = rng.normal(size=(6, 9)).astype(np.float32), rng.normal(size=(3, 9)).astype(np.float32)
+    classes = np.array([0, 0, 1, 2, 2, 2])
+    W[2] = 0.0  # with all others negative, the nearest is at 0
+    length = np.sqrt((np.linalg.norm(W, axis=1) ** 2).mean())
+    expected = [
+        max(row @ w / np.linalg.norm(row) / length for c, w in enumerate(W) if c != own)
+        for row, own in zip(q, classes, strict=True)
+    ]
+    assert nearest_other(q, classes, W) == pytest.approx(np.mean(expected), abs=1e-6)
+    assert nearest_other(0 * q, classes, W) == 0.0
+
+
+def test_a_report_has_a_threshold_or_what_a_calibration_makes_one_of() -> None:
+    few, many = np.repeat(np.arange(3), [1, 1, 2]), np.repeat(np.arange(3), 3)
+    adaptation = adapt(PROTOTYPE, clusters(few), few, 3)
+    report = make_report(adaptation, few, list("abc"), own_horizon=True)
+    assert report.unknown_threshold is None
+    W = adaptation.solution.W.astype(np.float32)
+    assert report.nearest_other_class == nearest_other(clusters(few), few, W)
+    report = report_on(clusters(many), many)
+    assert report.unknown_threshold is not None
+    assert report.nearest_other_class is None
+
+
 def test_the_threshold_of_many_images_is_a_quantile() -> None:
     values = np.linspace(0, 1, 101)
     assert threshold(values) == pytest.approx(0.05)
@@ -378,7 +406,7 @@ def test_a_flow_that_is_too_long_is_left_out_with_the_reason() -> None:
     assert count_folds(6, fold_cost(endless, *phi.shape), len(phi)) == 0
     nothing = np.zeros(len(phi), dtype=np.bool_)
     report = make_report(
-        Adaptation(endless, 20.0, 20.0, None, None, nothing, ALONE), CLASSES, list("abcd"), own_horizon=True
+        Adaptation(endless, phi, 20.0, 20.0, None, None, nothing, ALONE), CLASSES, list("abcd"), own_horizon=True
     )
     assert report.held_out is None
     assert report.notes[-1].startswith("Nothing was held out: adapting took 100000 steps")

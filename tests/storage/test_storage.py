@@ -36,6 +36,7 @@ REPORT = Report(
     ),
     own_horizon=False,
     unknown_threshold=2 / 3,
+    nearest_other_class=0.25,
     temperature=1.5,
 )
 
@@ -323,15 +324,15 @@ def test_a_report_is_stored_as_it_always_was(mine: TenantStore, database_url: st
         ' "horizon_choice": {"learned": 0.1, "least_loss": 1.0, "level": [0.1, 1.0], "candidates": '
         '[{"horizon": 0.1, "loss": 0.3333333333333333, "accuracy": 0.6666666666666666}]},'
     )
-    temperature = ', "temperature": 1.5'
+    added = ', "nearest_other_class": 0.25, "temperature": 1.5'
     predicted, near = ', "predicted": [0, null, 1]', ' "near_duplicates": [[1, 3]], "contradictory": [[2, 3]],'
     assert text == (
         '{"held_out": {"folds": 2, "judged": 3, "accuracy": 0.3333333333333333, "confusion": [[1, 0], [2, 0]], '
         '"suspects": [{"number": 2, "label": "a", "likelier": "nul\\u0000", "score": 0.96}]'
         f'{predicted}}}, "notes": ["\\ud83d\\udc31"],{near}{choice} "own_horizon": false, '
-        f'"unknown_threshold": 0.6666666666666666{temperature}}}'
+        f'"unknown_threshold": 0.6666666666666666{added}}}'
     )
-    earlier = text.replace(choice, "").replace(predicted, "").replace(near, "").replace(temperature, "")
+    earlier = text.replace(choice, "").replace(predicted, "").replace(near, "").replace(added, "")
     execute(database_url, f"UPDATE classifiers SET report = '{earlier}'")
     found = mine.describe("clf_a")
     assert REPORT.held_out is not None
@@ -341,6 +342,7 @@ def test_a_report_is_stored_as_it_always_was(mine: TenantStore, database_url: st
         "held_out": held_out,
         "near_duplicates": [],
         "contradictory": [],
+        "nearest_other_class": None,
         "temperature": None,
     }
     assert found.report == REPORT.model_copy(update=update)

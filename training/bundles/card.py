@@ -241,6 +241,8 @@ def _calibration(calibration: Calibration | None) -> str:
             "fitted to all of them."
         )
     temperature, unknown = _law(calibration.log_temperature), _law(calibration.unknown)
+    if calibration.unknown_relative:
+        unknown += "\nabove the similarity of its images to their nearest other class"
     header, rows = suspects_table(calibration)
     suspects = (
         f"\nSupport images with wrong labels, as a report lists them:\n\n{markdown(header, rows)}\n" if rows else ""

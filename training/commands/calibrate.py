@@ -102,13 +102,16 @@ def run(args: argparse.Namespace) -> None:
 def _calibrate(args: argparse.Namespace, head: Head, parts: Sequence[_Part], command: str) -> Calibration:
     """The laws fitted to all parts; each part is measured with those of the other data sets, if there are others."""
     predictions = [predict(head, episodes) for _, episodes in in_steps(parts, "fitting")]
+    all_names = {name for name, _ in parts}
+    several = len(all_names) > 1
 
     def fit(names: set[str | None]) -> Calibration:
         chosen = [found for (name, _), found in zip(parts, predictions, strict=True) if name in names]
         shots, ways = ranges(chosen)
         return Calibration(
             log_temperature=fit_temperature(chosen),
-            unknown=fit_unknown(chosen),
+            unknown=fit_unknown(chosen, relative=several),
+            unknown_relative=several,
             shots=shots,
             ways=ways,
             split=args.split,
@@ -119,9 +122,8 @@ def _calibrate(args: argparse.Namespace, head: Head, parts: Sequence[_Part], com
             tasks=(),
         )
 
-    names = {name for name, _ in parts}
-    whole = fit(names)
-    without = {name: fit(names - {name}) if len(names) > 1 else whole for name in names}
+    whole = fit(all_names)
+    without = {name: fit(all_names - {name}) if several else whole for name in all_names}
     measured = tuple(
         measure(head, without[name], replace(episodes, seed=args.seed + 1)).model_copy(update={"data": name})
         for name, episodes in in_steps(parts, "measuring")

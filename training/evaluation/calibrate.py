@@ -14,7 +14,7 @@ from comln_serve.bundle.calibration import Calibration, CalibrationTask, Suspect
 from comln_serve.bundle.manifest import as_stored
 from comln_serve.report import adapt, make_report, similarity
 from comln_serve.report.suspects import listed, suspicion
-from comln_serve.report.unknown import REFUSED
+from comln_serve.report.unknown import REFUSED, nearest_other
 from training.evaluation.open_set import OpenSetEpisode, OpenSetEpisodes, unknown_classes
 from training.results.accuracy import mean_and_interval
 
@@ -31,12 +31,14 @@ class Predictions:
 
     Attributes:
         logits: (Q, N). classes: (Q,) true classes. similarity: (Q,) to the nearest row of W.
+        nearest_other: mean similarity of the support images to their nearest other class.
         task: (3,) what a `TaskLaw`'s coefficients are multiplied by: 1, ln of the shots, ln of the ways.
     """
 
     logits: Array
     classes: NDArray[np.intp]
     similarity: Array
+    nearest_other: float
     task: Array
 
 
@@ -51,6 +53,7 @@ def predict(head: Head, episodes: OpenSetEpisodes) -> list[Predictions]:
             episode.query.astype(np.float64) @ W.T.astype(np.float64),
             episode.query_classes,
             similarity(episode.query, W),
+            nearest_other(adaptation.seen, episode.classes, W),
             np.array([1.0, np.log(shots_of(np.bincount(episode.classes))), np.log(ways)]),
         )
 
@@ -72,10 +75,15 @@ def fit_temperature(tasks: Sequence[Sequence[Predictions]]) -> TaskLaw:
     return _law(minimize(loss, np.zeros(varies.sum()), method="L-BFGS-B").x, varies)
 
 
-def fit_unknown(tasks: Sequence[Sequence[Predictions]]) -> TaskLaw:
-    """The least-squares law of the similarity below which 5% of each task's known queries are."""
+def fit_unknown(tasks: Sequence[Sequence[Predictions]], *, relative: bool = False) -> TaskLaw:
+    """The least-squares law of the similarity below which 5% of each task's known queries are.
+
+    Args:
+        relative: the law is of how far this lies above the similarity of support images to their nearest other class.
+    """
     varies = _varies(tasks)
-    thresholds = [np.quantile(np.concatenate([e.similarity for e in t]), REFUSED) for t in tasks]
+    found = [[e.similarity - (e.nearest_other if relative else 0.0) for e in t] for t in tasks]
+    thresholds = [np.quantile(np.concatenate(t), REFUSED) for t in found]
     mean_task = np.array([np.mean([e.task for e in t], axis=0)[varies] for t in tasks])
     values: Array = np.linalg.lstsq(mean_task, np.array(thresholds), rcond=None)[0].astype(np.float64)
     return _law(values, varies)
@@ -135,7 +143,7 @@ def _measure_episode(head: Head, calibration: Calibration, episode: OpenSetEpiso
     report = make_report(adaptation, episode.classes, names, own_horizon=True, calibration=calibration)
     threshold = report.unknown_threshold
     if threshold is None:
-        threshold = calibration.unknown_of(per_class)
+        threshold = calibration.unknown_of(per_class, report.nearest_other_class or 0.0)
     known, unknown = similarity(episode.query, W), similarity(episode.unknown, W)
     logits = episode.query.astype(np.float64) @ W.T.astype(np.float64)
     return _EpisodeResult(

@@ -64,7 +64,8 @@ def predictions(rng: np.random.Generator, ways: int, shots: float, tau: float, e
         classes = np.array([rng.choice(ways, p=row) for row in p])
         similarity = rng.uniform(0.1 * shots, 0.1 * shots + 1, size=50)
         task = np.array([1.0, np.log(shots), np.log(ways)])
-        found.append(Predictions(logits, classes, similarity, task))
+        nearest_other = float(rng.uniform(0, 1))
+        found.append(Predictions(logits, classes, similarity + nearest_other, nearest_other, task))
     return found
 
 
@@ -80,10 +81,12 @@ def test_the_temperature_that_drew_the_classes_is_found() -> None:
 def test_a_law_does_not_depend_on_shots_or_ways_that_did_not_vary() -> None:
     rng = np.random.default_rng(0)
     episodes = [predictions(rng, 5, 2, 3.0)]
-    for law in (fit_temperature(episodes), fit_unknown(episodes)):
+    for law in (fit_temperature(episodes), fit_unknown(episodes), fit_unknown(episodes, relative=True)):
         assert (law.shots, law.ways) == (0.0, 0.0)
     assert np.exp(fit_temperature(episodes).constant) == pytest.approx(3.0, rel=0.08)
-    assert fit_unknown(episodes).constant == pytest.approx(0.2 + 0.05, abs=0.01)
+    assert fit_unknown(episodes, relative=True).constant == pytest.approx(0.2 + 0.05, abs=0.01)
+    likeness = np.concatenate([e.similarity for e in episodes[0]])
+    assert fit_unknown(episodes).constant == pytest.approx(np.quantile(likeness, 0.05))
 
 
 def test_measures_equal_those_of_scipy_and_scikit_learn() -> None:
