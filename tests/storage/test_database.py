@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ from tests.support.classifiers import add, classifier, same, support
 from tests.support.databases import administer, execute, insert_classifier, insert_row, migrate_to
 from tests.support.engines import fails
 from tests.support.relay import Relay
-from tests.support.waiting import at_once
+from tests.support.waiting import SOON, at_once, wait_until
 
 MakeUrl = Callable[[str], str]
 
@@ -245,6 +245,64 @@ def test_a_migration_may_take_longer_than_an_answer(make_url: MakeUrl, monkeypat
             # The connection is as impatient as any now.
             with store._database.connection() as connection, pytest.raises(DBAPIError):
                 connection.execute(text("SELECT pg_sleep(1)"))
+
+
+@pytest.fixture
+def lock_held(path: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """Another process that keeps an old database locked, as one that migrates it, until its input ends."""
+    migrate_to(f"sqlite:///{path}", "0011")
+    script = (
+        f"import sqlite3, sys\nfile = sqlite3.connect({str(path)!r}, isolation_level=None)\n"
+        "file.execute('BEGIN IMMEDIATE')\nprint(flush=True)\nsys.stdin.read()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        yield other
+
+
+@pytest.mark.process
+def test_a_migration_by_another_process_may_take_longer_than_a_write(
+    path: Path, lock_held: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(database, "LOCK_SECONDS", 0.02)
+    monkeypatch.setattr(schema, "LOCK_SECONDS", 0.02)
+    monkeypatch.setattr(schema, "WAIT_SECONDS", SOON)
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(Store, f"sqlite:///{path}")
+        wait_until(lambda: "locked by another process" in caplog.text)
+        with pytest.raises(TimeoutError):
+            opening.result(timeout=0.2)
+        assert lock_held.stdin is not None
+        lock_held.stdin.close()
+        with closing(opening.result(timeout=SOON)) as store:
+            assert store.count() == 0
+    assert caplog.text.count("locked by another process") == 1
+
+
+@pytest.mark.process
+def test_a_lock_that_nobody_lets_go_of_ends_the_start(
+    path: Path, lock_held: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "LOCK_SECONDS", 0.02)
+    monkeypatch.setattr(schema, "WAIT_SECONDS", 0.05)
+    with pytest.raises(NotYetError, match="is locked"):
+        Store(f"sqlite:///{path}")
+    assert lock_held.poll() is None
+
+
+def test_readers_do_not_wait_for_a_migration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor those of a copy without a write-ahead log, which its migration would lock for them, too."""
+    migrate_to(f"sqlite:///{path}", "0011")
+
+    def read(_migrating: object) -> None:
+        with closing(sqlite3.connect(path)) as other:
+            assert other.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
+
+    monkeypatch.setattr(schema, "migrate", read)
+    with closing(Database(f"sqlite:///{path}")) as opened:
+        prepare(opened)
 
 
 def test_a_glance_leaves_nothing_behind_in_its_connection(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
