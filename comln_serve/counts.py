@@ -28,6 +28,8 @@ class Count(IntEnum):
 
 
 _SOCKET = "embedder"
+# Tenants whose names have the same hash, one of so many, count as one. Hashes differ from start to start.
+_HASHES = 2**16
 
 
 class SharedCounts:
@@ -49,7 +51,10 @@ class SharedCounts:
         self.processes, self.process, self.folder = processes, 0, folder
         self.embedder = processes if embedder else None
         self.parent = os.getpid()
-        self._values = memoryview(mmap.mmap(-1, len(self.places) * len(Count) * _BYTES)).cast("q")
+        row = len(Count) * _BYTES
+        self._values = memoryview(mmap.mmap(-1, len(self.places) * row)).cast("q")
+        # Takes memory only where something was written.
+        self._of_tenants = memoryview(mmap.mmap(-1, len(self.places) * row * _HASHES)).cast("q")
 
     @property
     def places(self) -> range:
@@ -71,6 +76,10 @@ class SharedCounts:
         """A count, summed over the processes."""
         return sum(self._values[count :: len(Count)])
 
+    def of_tenant(self, count: Count, tenant: str) -> int:
+        """What a tenant has of a count, summed over the processes."""
+        return sum(self._of_tenants[self._slot(0, count, tenant) :: len(Count) * _HASHES])
+
     def pids(self) -> list[int]:
         """The ids of the processes; this one's if there are no others."""
         return [pid for pid in self._values[Count.PID :: len(Count)] if pid] or [os.getpid()]
@@ -83,8 +92,18 @@ class SharedCounts:
         """Set this process's own count."""
         self._values[self.process * len(Count) + count] = value
 
+    def add_of_tenant(self, count: Count, tenant: str, amount: int) -> None:
+        """Add to what a tenant has in this process."""
+        self._of_tenants[self._slot(self.process, count, tenant)] += amount
+
     def replace(self, process: int) -> None:
         """Set all counts of a process that has ended to 0, but for its restarts, which become one more."""
         restarts = self.of(process, Count.RESTARTS) + 1
         for count in Count:
             self._values[process * len(Count) + count] = restarts if count is Count.RESTARTS else 0
+        row = len(Count) * _HASHES
+        self._of_tenants[process * row : (process + 1) * row] = memoryview(bytes(row * _BYTES)).cast("q")
+
+    @staticmethod
+    def _slot(process: int, count: Count, tenant: str) -> int:
+        return (process * len(Count) + count) * _HASHES + hash(tenant) % _HASHES

@@ -43,8 +43,7 @@ class Admission:
     Work on images is limited by images, not requests: one request of a hundred images counts as
     much as a hundred of one. So that a few large requests keep no small ones out, the last eighth of
     the limit is only for requests of at most a 64th of it. With `by_tenant` it is only for tenants
-    that have at most a 32nd of it, with all their requests: no tenant keeps others out. Each process counts what a
-    tenant has in it; where there are more than two, that must be less.
+    that have at most a 32nd of it, with all their requests: no tenant keeps others out.
 
     Attributes:
         pending: units that this process holds.
@@ -65,12 +64,9 @@ class Admission:
         kept, small = limit // _KEPT, limit // (_SMALL_TENANT if by_tenant else _SMALL)
         if by_tenant:
             kept = max(1, kept)  # of few places one
-            # Each process counts its own: a tenant can have at most half of what is kept in all of them.
-            small = min(small, kept // (2 * shared.processes))
         self.most = max(limit - kept, largest or 1)
         self._small = max(1, small)
         self.pending = 0
-        self._of_tenants: dict[str, int] = {}
         self._lock = Lock()
 
     @contextmanager
@@ -105,7 +101,7 @@ class Admission:
             ServiceError: OVERLOADED, they exceed the limit; none are held then.
         """
         with self._lock:
-            before = self._of_tenants.get(tenant, 0) if self._by_tenant else before
+            before = self._shared.of_tenant(self._unit, tenant) if self._by_tenant else before
             limit = self._limit if before + amount <= self._small else self.most
             pending = self._shared.total(self._unit)
             if pending + amount > limit:
@@ -132,7 +128,5 @@ class Admission:
     def _add(self, amount: int, tenant: str) -> None:
         self.pending += amount
         if self._by_tenant:
-            self._of_tenants[tenant] = left = self._of_tenants.get(tenant, 0) + amount
-            if not left:
-                del self._of_tenants[tenant]
+            self._shared.add_of_tenant(self._unit, tenant, amount)
         self._shared.set(self._unit, self.pending)

@@ -250,7 +250,9 @@ def test_no_tenant_takes_all_room_for_requests_and_images(keyed: TestClient) -> 
         assert keyed.post("/predict", **predict_form(RED, classifier=NAME), headers=few).status_code == 200
         room.give_back(room.most, tenant="many")
         assert keyed.post("/predict", **predict_form(RED, classifier=NAME), headers=many).status_code == 200
-        assert not room._of_tenants, "what a request holds is given back under the same name"
+        assert not state.engine.shared.of_tenant(room._unit, "many"), (
+            "what a request holds is given back under the same name"
+        )
 
 
 def test_a_request_waits_as_one_of_its_tenant(keyed: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

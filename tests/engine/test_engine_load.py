@@ -196,7 +196,8 @@ def test_large_requests_leave_room_for_small_ones() -> None:
 
 def test_no_tenant_takes_the_room_of_others() -> None:
     """The last eighth is for those that hold little, with all their requests."""
-    admission = Admission(128, Count.REQUESTS, SharedCounts(), by_tenant=True)
+    shared = SharedCounts()
+    admission = Admission(128, Count.REQUESTS, shared, by_tenant=True)
     for _ in range(112):
         admission.take(1, tenant="many")
     assert fails(ErrorCode.OVERLOADED, lambda: admission.take(1, tenant="many")).detail["limit"] == 112
@@ -205,14 +206,16 @@ def test_no_tenant_takes_the_room_of_others() -> None:
     for _ in range(112):
         admission.give_back(1, tenant="many")
     assert not admission.pending
-    assert not admission._of_tenants, "nothing is kept of tenants without work"
+    assert [shared.of_tenant(Count.REQUESTS, tenant) for tenant in ("many", "few")] == [0, 0]
 
 
-@pytest.mark.parametrize("processes", [1, 2, 8, 16])
-def test_no_tenant_takes_the_room_of_others_in_several_processes(processes: int) -> None:
-    """Each of which counts what a tenant has in it."""
+@pytest.mark.parametrize(
+    ("limit", "unit", "processes"),
+    [(256, Count.REQUESTS, processes) for processes in (1, 2, 8, 16)] + [(2, Count.EXPORTS, 2), (8, Count.REQUESTS, 4)],
+)
+def test_no_tenant_takes_the_room_of_others_in_several_processes(limit: int, unit: Count, processes: int) -> None:
     shared = SharedCounts(processes)
-    admissions = [Admission(256, Count.REQUESTS, shared, by_tenant=True) for _ in range(processes)]
+    admissions = [Admission(limit, unit, shared, by_tenant=True) for _ in range(processes)]
 
     def take(process: int, tenant: str) -> bool:
         shared.process = process
@@ -225,8 +228,9 @@ def test_no_tenant_takes_the_room_of_others_in_several_processes(processes: int)
     for process in range(processes):  # most of them in the first
         while take(process, "many"):
             pass
-    assert shared.total(Count.REQUESTS) >= 224
-    assert all(take(process, "few") for process in range(processes))
+    assert shared.total(unit) == limit - max(1, limit // 8)
+    shared.process = processes - 1
+    assert take(processes - 1, "few")
 
 
 def test_without_tenants_all_of_the_limit_can_be_taken() -> None:

@@ -69,15 +69,17 @@ def test_what_one_process_admits_the_others_count() -> None:
 
     def other() -> None:
         shared.process = 1
-        Admission(5, Count.IMAGES, shared).take(3)
+        Admission(5, Count.IMAGES, shared, by_tenant=True).take(3, tenant="acme")
 
     assert forked(other) == 0
     with admission.admit(2):
         assert shared.total(Count.IMAGES) == 5
         error = fails(ErrorCode.OVERLOADED, lambda: admission.take(1))
         assert error.detail["pending"] == 5
+    assert shared.of_tenant(Count.IMAGES, "acme") == 3
     shared.replace(1)
     assert [shared.total(Count.IMAGES), shared.of(1, Count.RESTARTS)] == [0, 1], "a dead process holds nothing"
+    assert shared.of_tenant(Count.IMAGES, "acme") == 0
     with admission.admit(5):
         pass
 
