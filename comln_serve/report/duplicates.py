@@ -77,14 +77,22 @@ def _groups_of_class(unit: NDArray[np.float32], bits: NDArray[np.uint64], large:
     if len(attracting):
         near = _pairs(unit, bits, _COSINE_TO_LARGE, _BITS_TO_LARGE)
     for group in attracting:
-        while (inside := of == group).any():  # else it joined the one before
+        inside = of == group
+        if not inside.any():  # it joined the one before
+            continue
+        # (n,) how many of those inside each image is near to. Counted anew in each round, it would take minutes where
+        # thousands join one by one.
+        near_inside = near[inside].sum(axis=0)
+        while True:
             rest = of[~inside]
-            near_pairs = np.bincount(rest, near[inside][:, ~inside].sum(axis=0), len(bits))
+            near_pairs = np.bincount(rest, near_inside[~inside], len(bits))
             pairs = np.bincount(rest, minlength=len(bits)) * inside.sum()
-            joining = (pairs > 0) & (near_pairs >= _SHARE * pairs)
-            if not joining.any():
+            joined = ((pairs > 0) & (near_pairs >= _SHARE * pairs))[of]
+            if not joined.any():
                 break
-            of[joining[of]] = group
+            near_inside += near[joined].sum(axis=0)
+            inside |= joined
+            of[joined] = group
     _, first, place = np.unique(of, return_index=True, return_inverse=True)
     return first[place]
 

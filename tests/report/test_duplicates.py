@@ -65,6 +65,21 @@ def test_near_duplicates_are_of_one_class_and_close_in_embedding_and_hash(
     np.testing.assert_array_equal(group_near_duplicates(phi, np.array(classes), hashes), expected)
 
 
+def test_images_may_join_a_large_group_one_by_one() -> None:
+    """Each is close to half of the group only once those before it have joined."""
+    burst = np.linspace(0, 0.6, 20)  # angles; each is a near-duplicate of most others
+    angles = 0.6 + np.arccos(0.6 / np.sqrt(0.7)) - 0.3 * (1 - np.arange(-1, 8) / 20)
+    # Of their own directions, as of different photos of one scene: none begins a group with another.
+    joining = np.sqrt(0.7) * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    phi = np.zeros((29, 2 + len(angles)), np.float32)
+    phi[:20, :2] = np.stack([np.cos(burst), np.sin(burst)], axis=1)
+    phi[20:, :2], phi[20:, 2:] = joining, np.sqrt(0.3) * np.eye(len(angles))
+    groups = group_near_duplicates(phi, np.zeros(29, int), [0] * 29)
+    np.testing.assert_array_equal(groups, 0)
+    last_alone = group_near_duplicates(phi[[*range(20), 28]], np.zeros(21, int), [0] * 21)
+    np.testing.assert_array_equal(last_alone, [0] * 20 + [20])
+
+
 def test_of_many_photos_that_are_alike_no_chain_makes_one_group() -> None:
     """Of different signs of a kind one pair in ten is as close as frames of a burst."""
     rng = np.random.default_rng(0)
