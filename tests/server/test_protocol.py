@@ -103,9 +103,14 @@ async def is_answered(reader: StreamReader) -> bool:
         return False
 
 
-def test_a_body_in_tiny_pieces_is_parsed_a_part_at_a_time() -> None:
-    """Between the parts other connections have their turn."""
-    sizes = list[int]()
+def test_a_body_in_tiny_pieces_is_parsed_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the parts other connections have their turn. Meanwhile no more is read."""
+    sizes, kept = list[int](), list[int]()
+    data_received = Protocol.data_received
+
+    def noted(protocol: Protocol, data: bytes) -> None:
+        data_received(protocol, data)
+        kept.append(len(protocol._reading.unparsed))
 
     async def app(_scope: Scope, receive: Receive, send: Send) -> None:
         message: Message = {"more_body": True}
@@ -115,12 +120,65 @@ def test_a_body_in_tiny_pieces_is_parsed_a_part_at_a_time() -> None:
         await answer(send)
 
     async def talk(reader: StreamReader, writer: StreamWriter) -> None:
-        writer.write(CHUNKED + b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n")
+        writer.write(CHUNKED + b"1\r\nx\r\n" * 200_000 + b"0\r\n\r\n")
         assert await is_answered(reader)
 
+    monkeypatch.setattr(Protocol, "data_received", noted)
     talk_to(app, talk)
-    assert sum(sizes) == 5000
+    assert sum(sizes) == 200_000
     assert max(sizes) < 2000
+    assert max(kept) <= 2**18  # which asyncio reads at once
+
+
+def test_no_more_is_read_while_requests_wait_behind_the_one_in_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the application asks for what comes next."""
+    many = LIVE * 150  # more than is parsed at once
+    reads, in_work, sent = list[int](), asyncio.Event(), asyncio.Event()
+    data_received = Protocol.data_received
+
+    def noted(protocol: Protocol, data: bytes) -> None:
+        reads.append(len(data))
+        data_received(protocol, data)
+
+    async def app(_scope: Scope, receive: Receive, send: Send) -> None:
+        if not in_work.is_set():
+            in_work.set()
+            await sent.wait()
+            for _ in range(3):
+                asking = asyncio.create_task(receive())
+                await let_others_run()
+                asking.cancel()
+            assert reads == [len(many)]
+        await answer(send)
+
+    async def talk(reader: StreamReader, writer: StreamWriter) -> None:
+        writer.write(many)
+        await in_work.wait()
+        writer.write(many)
+        await let_others_run()
+        sent.set()
+        for _ in range(300):
+            assert await is_answered(reader)
+
+    monkeypatch.setattr(Protocol, "data_received", noted)
+    talk_to(app, talk)
+
+
+def test_a_head_that_arrives_in_part_behind_others_is_read_on() -> None:
+    whole = 4096 // len(LIVE)  # of these, what is parsed at once holds one byte more
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await answer(send)
+
+    async def talk(reader: StreamReader, writer: StreamWriter) -> None:
+        writer.write(LIVE * whole + LIVE[:-2])
+        for _ in range(whole):
+            assert await is_answered(reader)
+        await let_others_run()
+        writer.write(LIVE[-2:])
+        assert await asyncio.wait_for(is_answered(reader), 10)
+
+    talk_to(app, talk)
 
 
 def test_a_request_in_work_may_take_longer_than_one_to_arrive() -> None:

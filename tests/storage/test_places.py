@@ -29,6 +29,7 @@ def test_tenants_take_turns() -> None:
         places.give_back()
     assert order == ["a1", "b1", "a2", "b2", "a3"]
     assert places.take("a", 0)
+    assert not places.take("b", 0), "there is one as before"
 
 
 def waiting(places: Places) -> int:
