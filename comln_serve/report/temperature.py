@@ -26,16 +26,16 @@ def fit_temperature(logits: NDArray[np.float64], classes: NDArray[np.intp]) -> f
     n, ways = logits.shape
     if n < LEAST_JUDGED:
         return None
-    step = -(-n * ways // _MOST_LOGITS)
-    below = (logits - logits.max(axis=1, keepdims=True))[::step]
-    of_class = below[np.arange(len(below)), classes[::step]]
+    every = -(-n * ways // _MOST_LOGITS)  # hundreds are left, whose losses are far more than the prior
+    below = (logits - logits.max(axis=1, keepdims=True))[::every]
+    of_class = below[np.arange(len(below)), classes[::every]]
     low, high = -_LARGEST_LOG, _LARGEST_LOG
     best = 0.0
     for _ in range(_GRIDS):
         grid = np.linspace(low, high, _POINTS)
         inverse = np.exp(-grid)[:, None]
         normaliser = np.log(np.exp(inverse[..., None] * below).sum(axis=2))
-        losses = (normaliser - inverse * of_class).sum(axis=1) * step + grid**2
+        losses = (normaliser - inverse * of_class).sum(axis=1) + grid**2
         at = int(losses.argmin())
         best = float(grid[at])
         low, high = grid[max(at - 1, 0)], grid[min(at + 1, _POINTS - 1)]

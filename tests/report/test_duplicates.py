@@ -174,6 +174,9 @@ def test_where_most_images_are_of_single_scenes_there_is_no_accuracy() -> None:
     report = report_on([[5], [1] * 5, [3, 1, 1]])
     assert report.held_out is not None
     assert report.held_out.judged == 10
+    assert report.temperature is not None
+    report = report_on([[12], [12], [1] * 10])
+    assert (report.held_out, report.temperature) == (None, None)
     report = report_on([[2], [2]])
     assert (report.held_out, len(report.notes)) == (None, 3)
 
