@@ -40,6 +40,13 @@ def test_products_beyond_float64_are_refused(d: int) -> None:
         problem.solve()
 
 
+@pytest.mark.parametrize("d", [3, 10])
+def test_a_step_to_what_is_no_number_is_not_taken(d: int) -> None:
+    """The stages overflow, and their differences are NaN, which a maximum ignores."""
+    with pytest.raises(FlowError, match="the flow stopped at t = "):
+        make_problem(6, 3, d, 1e12, scale=1e150).solve(max_steps=40)
+
+
 def contradictory() -> Problem:
     """The same image under two labels: the flow has a finite limit and stays stiff."""
     problem = make_problem(6, 3, 10, 1.0)
