@@ -10,8 +10,8 @@ from comln_serve.domain.rejected import Rejected
 from comln_serve.engine.adapting.adaptation import fingerprint
 from comln_serve.engine.adapting.changes import AdaptAgain, Change, RenameClasses
 from comln_serve.engine.engine import Adapted, Caller, Engine, NewClassifier
-from comln_serve.errors import ErrorCode
-from comln_serve.storage import IdempotencyKey, KeyTakenError, Store
+from comln_serve.errors import ErrorCode, ServiceError
+from comln_serve.storage import IdempotencyKey, KeyTakenError, Store, TenantStore
 from tests.support.classifiers import add
 from tests.support.engines import MakeEngine, fails
 from tests.support.image_files import colour_support, image_bytes
@@ -77,10 +77,11 @@ def test_other_images_labels_and_orders_are_other_requests() -> None:
         [(b"12", "a"), (b"", "b")],
         [(b"1", "a"), (b"2", "b\ud83d")],
         [(b"1", "a")],
+        *([(ServiceError(ErrorCode.INVALID_IMAGE, why), "a"), (b"2", "b")] for why in ("no base64", "a URL")),
     ]
     prints = {fingerprint("adapt", support, {}) for support in requests}
     prints.add(fingerprint("examples", requests[0], {}))
-    assert len(prints) == 7
+    assert len(prints) == 9
     assert fingerprint("adapt", requests[0], {"a": 1, "b": {"x": "1", "y": "2"}}) == fingerprint(
         "adapt", list(requests[0]), {"b": {"y": "2", "x": "1"}, "a": 1}
     )
@@ -106,6 +107,25 @@ def test_threads_on_two_servers_with_one_key_make_one_classifier(servers: tuple[
     assert len({item.classifier.id for item in done}) == 1
     assert {item.classifier.version for item in done} == {1}
     assert servers[0].store.count() == 1
+
+
+def test_a_repeat_that_is_overtaken_gets_the_classifier_that_took_the_last_place(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, made_by, first = make_engine(max_classifiers=1), TenantStore.made_by, list[Adapted]()
+    requests = iter(["repeat"])
+
+    def overtaken(store: TenantStore, key: IdempotencyKey) -> tuple[str, tuple[Rejected, ...]] | None:
+        found = made_by(store, key)
+        if next(requests, None):
+            first.append(adapt(engine))
+        return found
+
+    monkeypatch.setattr(TenantStore, "made_by", overtaken)
+    repeated = adapt(engine)
+    assert (first[0].replayed, repeated.replayed) == (False, True)
+    assert repeated.classifier.id == first[0].classifier.id
+    fails(ErrorCode.TOO_MANY_CLASSIFIERS, lambda: adapt(engine, key="other"))
 
 
 @pytest.mark.parametrize("name", [None, "letters"])
