@@ -33,7 +33,9 @@ def test_all_but_what_is_sent_stays(client: TestClient) -> None:
     assert noted == {**made, "metadata": {"line": "4", "by": "\N{CAT FACE}"}, "revision": 2}
     kept = edit(client, "letters@1", expires_in_seconds=None)
     assert kept == {**noted, "expires_at": None, "revision": 3}
-    until = datetime.fromisoformat(edit(client, made["id"], expires_in_seconds=3600, metadata={})["expires_at"])
+    emptied = edit(client, made["id"], expires_in_seconds=3600, metadata={})
+    assert emptied["metadata"] == {}
+    until = datetime.fromisoformat(emptied["expires_at"])
     assert timedelta(seconds=3500) < until - datetime.now(UTC) <= timedelta(seconds=3600)
     assert answers(client, "letters") == before
 

@@ -180,6 +180,7 @@ def test_a_deleted_classifier_is_not_made_again_by_its_key(engine: Engine) -> No
     engine.classifiers.delete(made.id)
     error = fails(ErrorCode.CLASSIFIER_NOT_FOUND, lambda: adapt(engine))
     assert error.detail == {"received": made.id}
+    assert "Send a new key" in error.message
     assert engine.store.count() == 0
 
 
