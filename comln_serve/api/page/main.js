@@ -16,7 +16,7 @@ import { starter } from "./starter.js";
 import { drawModels, installTeaching } from "./teach.js";
 import { installUndo, undoable } from "./undo.js";
 import { installUse, showExamples } from "./use.js";
-import { addImages, allImages, carried, classNamed, isDraft, onChange, open, otherTabs, startOver, takeName, work } from "./work.js";
+import { addImages, allImages, carried, classNamed, isDraft, onChange, open, otherTabs, reach, startOver, takeName, work } from "./work.js";
 import { counted } from "./words.js";
 
 const STEPS = ["images", "quality", "sort", "use"];
@@ -55,12 +55,13 @@ function drawTitle() {
   byId("badges").replaceChildren(...badges.filter(Boolean));
   const fresh = allImages().length;
   const text = isDraft()
-    ? "Outdated: the classes have been changed since this classifier was made. Make it again in step 1."
+    ? "Outdated: the classes have been changed since this classifier was made."
     : `${counted(fresh, "new image")} not added yet: what is shown here is without them.`;
   byId("start-over").textContent = classifier ? "Start another" : "Start over";
   const outdated = isDraft() ? work.edited : fresh > 0 && step !== "images";
   byId("outdated").hidden = !outdated;
-  if (byId("outdated").textContent !== text) byId("outdated").textContent = text;
+  if (byId("outdated-text").textContent !== text) byId("outdated-text").textContent = text;
+  byId("make-again").textContent = isDraft() ? "Make it again" : "Add the new images";
   document.title = view() === "list" ? "Classifiers – comln-serve" : `${classifier ? referenceOf(classifier) : "New classifier"} – comln-serve`;
 }
 
@@ -112,6 +113,12 @@ async function route({ focus = false } = {}) {
       return;
     }
   }
+  await reach().catch((error) => {
+    const words = wordsOf(error);
+    if (error.status === 401 || mine !== turn) return; // the key's field says it
+    quiet(); // as said before
+    complain(theirs(`The classifier that was made of these images cannot be shown. ${words}`));
+  });
   if (mine !== turn) return;
   byId("workspace").hidden = false; // not before it is filled: what is shown does not move then
   drawStep();
@@ -228,7 +235,13 @@ byId("key").addEventListener("change", async () => {
   quiet();
   document.dispatchEvent(new CustomEvent("key-changed"));
   await start();
-  if (opened === undefined || view() === "list") await route();
+  if (byId("key").getAttribute("aria-invalid") === "true") announce(byId("key-hint").textContent);
+  await route();
+});
+byId("make-again").addEventListener("click", async () => {
+  if (step !== "images") await go(addressOf(opened, "images"));
+  byId("adapt").focus(); // beside which its progress is shown
+  byId("adapt").click();
 });
 byId("start-over").addEventListener("click", () => {
   const kept = work.classifier ? " The classifier stays in the list." : "";

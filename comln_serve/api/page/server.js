@@ -25,6 +25,8 @@ function keyed(headers = {}) {
   return key ? { ...headers, Authorization: `Bearer ${key}` } : headers;
 }
 
+const KEY_HINT = byId("key-hint").textContent;
+
 async function answerOf(path, options) {
   const headers = keyed(options.headers);
   let answer;
@@ -35,12 +37,13 @@ async function answerOf(path, options) {
     throw new Refused("The server did not answer, or a file can no longer be read. If this goes on, tell whoever runs the server.");
   }
   const wanted = answer.status === 401;
+  const key = headers.Authorization ? "The server does not accept this API key." : "This server requires an API key: enter it above.";
   byId("key").setAttribute("aria-invalid", String(wanted));
+  byId("key-hint").textContent = wanted ? `${key} Ask whoever runs the server for one.` : KEY_HINT;
   if (wanted) document.dispatchEvent(new CustomEvent("key-wanted"));
   if (answer.ok) return answer;
   const body = await answer.json().catch(() => null);
   const error = body?.error;
-  const key = headers.Authorization ? "The server does not accept this API key." : "This server requires an API key: enter it above.";
   throw new Refused(
     wanted ? key : typeof error?.message === "string" ? error.message : `The answer was ${answer.status} ${answer.statusText}.`,
     {

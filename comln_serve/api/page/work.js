@@ -16,6 +16,7 @@ export const work = {
   classes: [], // [{id, label, stored, images}]; stored: number of examples that the server has
   options: { name: "", model: "", horizon: "", originals: false },
   classifier: null, // the server's description of the one that is shown, with its report
+  unreached: null, // id of the draft's classifier while the server does not say what it is; null: it has said
   edited: false, // whether the classes have changed since it was made
 };
 
@@ -30,14 +31,14 @@ const newId = () => `${Date.now().toString(36)}-${(serial += 1)}`;
 
 /** Tells the page, and keeps the work for the next visit. */
 export function changed({ edited = true } = {}) {
-  if (edited && work.classifier) work.edited = true;
+  if (edited && (work.classifier ?? work.unreached)) work.edited = true;
   for (const listener of listeners) listener();
   if (isDraft()) otherTabs.postMessage("");
   return memory.keep("works", {
     key: work.key,
     classes: work.classes.map(({ id, label }) => ({ id, label })),
     options: work.options,
-    classifier: work.classifier?.id ?? null,
+    classifier: work.classifier?.id ?? work.unreached,
     edited: work.edited,
   });
 }
@@ -64,10 +65,10 @@ export async function open(reference) {
   const key = classifier?.id ?? DRAFT;
   const kept = await memory.recall("works", key);
   const records = await memory.imagesOf(key);
-  const before = kept?.classifier && !classifier ? await stored(kept.classifier).catch(() => null) : null;
   if (mine !== opening) return;
   leave();
-  Object.assign(work, { key, classifier, edited: false });
+  const unreached = classifier ? null : kept?.classifier ?? null;
+  Object.assign(work, { key, classifier, unreached, edited: unreached !== null && kept.edited });
   work.options = { name: "", model: "", horizon: "", originals: false, ...(kept?.options ?? {}) };
   const ids = new Map((kept?.classes ?? []).map(({ id, label }) => [label, id]));
   work.classes = (classifier?.classes ?? []).map(({ label, examples }) => made(label, ids.get(label), examples));
@@ -80,8 +81,23 @@ export async function open(reference) {
   }
   // A class that the server no longer has, and that holds no new images, was removed.
   if (classifier) work.classes = work.classes.filter(({ stored, images }) => stored > 0 || images.length > 0);
-  if (before) Object.assign(work, { classifier: before, edited: kept.edited });
   if (!classifier) while (work.classes.length < 2) work.classes.push(made(""));
+  for (const listener of listeners) listener();
+}
+
+/** Asks for the classifier that the draft was made into, where the server has not said yet what it is: it may have been
+ * away, or want a key. One that was deleted is forgotten. Throws `Refused`. */
+export async function reach() {
+  const { unreached } = work;
+  if (unreached === null) return;
+  let classifier = null;
+  try {
+    classifier = await stored(unreached);
+  } catch (error) {
+    if (error.status !== 404) throw error;
+  }
+  if (work.unreached !== unreached) return;
+  Object.assign(work, { classifier, unreached: null, edited: work.edited && classifier !== null });
   for (const listener of listeners) listener();
 }
 
@@ -229,9 +245,9 @@ export function rename(renamed, label) {
 
 /** Empties the draft; returns how to bring it back. */
 export function startOver() {
-  const before = { classes: work.classes, options: work.options, classifier: work.classifier, edited: work.edited };
+  const before = { ...work };
   memory.dropAll("images", allImages().map(({ id }) => id));
-  Object.assign(work, { classes: [made(""), made("")], classifier: null, edited: false });
+  Object.assign(work, { classes: [made(""), made("")], classifier: null, unreached: null, edited: false });
   work.options = { ...work.options, name: "" };
   changed();
   return () => {
@@ -260,7 +276,7 @@ export async function carried() {
 
 /** Takes over another name of a classifier. The draft that it was made of makes its next versions, not the old name's. */
 export async function takeName(before, now) {
-  const draft = isDraft() ? { ...work, classifier: work.classifier?.id } : await memory.recall("works", DRAFT);
+  const draft = isDraft() ? { ...work, classifier: work.classifier?.id ?? work.unreached } : await memory.recall("works", DRAFT);
   const its = draft?.classifier && (before.name === null ? draft.classifier === now.id : draft.options.name === before.name);
   if (its) draft.options.name = now.name;
   if (its && !isDraft()) await memory.keep("works", draft);
@@ -273,6 +289,6 @@ export async function takeName(before, now) {
 
 /** Takes over a classifier that was just made of the classes. */
 export function take(classifier) {
-  Object.assign(work, { classifier, edited: false });
+  Object.assign(work, { classifier, unreached: null, edited: false });
   return changed({ edited: false });
 }

@@ -386,6 +386,11 @@ def test_with_an_api_key(browser: Browser, bundles: Path, tmp_path: Path, colour
         visitor.visit()
         assert visitor.text("#model option") in ("", "the server's default")
         assert visitor.one("#key").is_displayed()
+        assert "requires an API key" in visitor.text("#key-hint")
+        visitor.write("#key", "comln_wrong")
+        visitor.wait(lambda: "does not accept" in visitor.text("#key-hint"))
+        visitor.write("#key", "")
+        visitor.wait(lambda: "requires an API key" in visitor.text("#key-hint"))
         visitor.add_class("red", colours["red"])
         visitor.add_class("green", colours["green"])
         visitor.adapt()
@@ -397,6 +402,7 @@ def test_with_an_api_key(browser: Browser, bundles: Path, tmp_path: Path, colour
         visitor.wait(lambda: len(visitor.all("#model option")) == 4)
         visitor.make()
         assert visitor.one("#key").get_attribute("aria-invalid") == "false"
+        assert visitor.text("#key-hint").startswith("Only if")
         visitor.sort(colours["green"][:1])
         assert visitor.text(".best").startswith("green")
         assert visitor.complaints() == []
@@ -407,6 +413,17 @@ def test_with_an_api_key(browser: Browser, bundles: Path, tmp_path: Path, colour
         assert set(kept) == {"comln-serve"}
         assert '"label":"red"' in kept["comln-serve"]
         assert key not in kept["comln-serve"]
+
+        # A reload forgets the key, but not what the draft was made into, whatever is done before there is a key again.
+        visitor.visit("/?step=quality", anew=False)
+        assert visitor.text("#title") == "New classifier"
+        visitor.step("images")
+        visitor.add_class("blue", colours["blue"])
+        visitor.visit("/?step=quality", anew=False)
+        visitor.write("#key", key)
+        visitor.wait(lambda: visitor.all("#facts"))
+        assert visitor.text("#title") == "Classifier without a name"
+        assert "Make it again" in visitor.text("#outdated")
 
         # A link is opened once the key is entered: the page opens it without one.
         (made,) = httpx2.get(f"{server.url}/classifiers", headers=bearer(key)).json()["classifiers"]
