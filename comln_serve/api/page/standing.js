@@ -3,6 +3,7 @@
 import { announce } from "./announce.js";
 import { choose } from "./dialog.js";
 import { askPatiently, pathOf } from "./server.js";
+import { listed, quoted } from "./words.js";
 
 /** The version that a name stands for; null: none does. (The list is asked first, as an empty one is no error.) */
 export async function standing(name, options = {}) {
@@ -31,6 +32,17 @@ export async function mayChange(classifier, now) {
   if (chosen === "open") await instead(now);
   if (chosen === null) announce("Nothing was changed.");
   return chosen === "on";
+}
+
+/** Whether a new classifier is to have a name that stands for another one, `now`; null: for none. */
+export async function mayTakeName(now) {
+  if (now === null) return true;
+  const { name, version, classes } = now;
+  const chosen = await choose(`There is a classifier ${name} already`,
+    `${name} stands for version ${version}, of the classes ${listed(classes.map(({ label }) => quoted(label)), 4)}. The classifier that you ` +
+    `are making becomes its next version, and ${name} will stand for it: links and programs that use this name get yours.`,
+    [["Choose another name", false], [`Make the next version of ${name}`, true]]);
+  return chosen === true;
 }
 
 /** Lets a name stand for a version in place of one of `known` (ids); the user is asked about any other. null: left. */

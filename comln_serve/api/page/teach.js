@@ -8,7 +8,7 @@ import * as memory from "./memory.js";
 import { modelNamed, models } from "./models.js";
 import { inPieces, large } from "./pieces.js";
 import { ask, askPatiently, onceKey, pathOf, Refused, referenceOf, stopped, wordsOf } from "./server.js";
-import { mayChange, promoteInstead, standing } from "./standing.js";
+import { mayChange, mayTakeName, promoteInstead, standing } from "./standing.js";
 import { allImages, changed, isDraft, keepImages, markBad, onChange, take, work } from "./work.js";
 import { counted, quoted } from "./words.js";
 
@@ -133,6 +133,10 @@ async function adapt() {
     const { signal } = running;
     const stood = await standing(parent === null ? work.options.name : work.classifier.name, { waiting: showWaiting, signal });
     if (parent !== null && !(await mayChange(work.classifier, stood))) return;
+    if (parent === null && stood?.id !== work.classifier?.id && !(await mayTakeName(stood))) {
+      byId("name").focus();
+      return;
+    }
     const result = await memory.whileKeeping(send(signal, showProgress, stood));
     await number(result, parent);
     const made = await ask(pathOf(result.made.id));

@@ -11,7 +11,7 @@ import { curl, link, python } from "./snippets.js";
 import { behindWords, instead, standing } from "./standing.js";
 import { undoable } from "./undo.js";
 import { onChange, work } from "./work.js";
-import { counted, dated } from "./words.js";
+import { counted, dated, percent } from "./words.js";
 
 const VERSIONS = 100;
 const LOCAL = /^(localhost|127\..*|\[::1\])$/;
@@ -39,7 +39,7 @@ function versionLine(item, versions, changed, opened) {
   const reference = referenceOf(item);
   return el("li", {},
     el("span", {}, el("a", { href: `./?classifier=${encodeURIComponent(reference)}`, "data-go": "", "aria-current": opened ? "true" : null }, reference),
-      item.promoted && el("span", { class: "badge" }, "promoted"), el("span", { class: "hint" }, ` ${dated(item.created_at)}`)),
+      item.promoted && el("span", { class: "badge" }, "promoted"), el("span", { class: "hint" }, ` ${dated(item.created_at)}, ${item.held_out === null ? "accuracy not known" : `accuracy ${percent(item.held_out.accuracy)}`}`)),
     el("span", { class: "actions" },
       !item.promoted && button("Promote", () => promote(item, versions).then(changed), { class: "small", "aria-label": `Promote ${reference}` }),
       button("Delete", () => remove(item, changed), { class: "small danger", "aria-label": `Delete ${reference}` })));
@@ -81,7 +81,7 @@ async function draw() {
     detail.name === null
       ? part("Versions", el("p", {}, "A classifier without a name has no versions."), el("p", { class: "actions" }, naming("Give it a name")))
       : part("Versions", el("ul", { class: "versions", id: "versions" }, shown.map((item) => versionLine(item, versions, again, item.id === detail.id))),
-        el("p", { class: "actions" }, naming("Rename"), shown.length > 1 && el("span", { class: "hint" }, "To go back to an older version, promote it."))),
+        el("p", { class: "actions" }, naming("Rename"), shown.length > 1 && el("span", { class: "hint" }, "To go back to an older version, promote it. Accuracies on different images do not compare: sort the same photos with both versions."))),
     detail.name !== null ? "" : part("Delete", el("p", { class: "actions" }, button("Delete this classifier", () => remove(detail, again), { class: "danger", id: "delete" }))),
   );
 }

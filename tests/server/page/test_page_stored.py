@@ -377,6 +377,39 @@ def test_a_list_that_does_not_come(visitor: Visitor) -> None:
     assert not visitor.one("#paging").is_displayed()
 
 
+def test_a_name_that_another_classifier_has_is_not_taken_silently(
+    visitor: Visitor, server: LiveServer, colours: Colours
+) -> None:
+    """Links and programs of others that use the name would get the new classifier."""
+    red, green, blue = colours.values()
+    adapt_with(server, {"one": red, "other": green}, name="theirs")
+
+    def versions() -> list[int]:
+        return [one["version"] for one in get(server, "classifiers?name=theirs")["classifiers"]]
+
+    visitor.add_classes({"red": red, "blue": blue})
+    visitor.write("#name", "theirs")
+    visitor.click("#adapt")
+    visitor.wait(lambda: visitor.one("#dialog").is_displayed())
+    assert "theirs stands for version 1, of the classes “one” and “other”." in visitor.text("#dialog")
+    visitor.press("Choose another name", "#dialog")
+    visitor.wait(lambda: visitor.run("return document.activeElement.id") == "name")
+    assert versions() == [1]
+    visitor.click("#adapt")
+    visitor.wait(lambda: visitor.one("#dialog").is_displayed())
+    visitor.press("Make the next version of theirs", "#dialog")
+    visitor.wait(lambda: visitor.all("#facts"))
+    assert versions() == [2, 1]
+    # The draft's own classifier is what the name stands for now.
+    visitor.step("images")
+    visitor.make()
+    assert versions() == [3, 2, 1]
+    visitor.step("use")
+    visitor.wait(lambda: len(visitor.all("#versions li")) == 3)
+    assert all("accuracy" in line for line in visitor.texts("#versions li"))
+    assert visitor.complaints() == []
+
+
 def test_with_an_api_key(browser: Browser, bundles: Path, tmp_path: Path, colours: Colours) -> None:
     url = f"sqlite:///{tmp_path / 'keyed.db'}"
     with closing(Store(url)) as store:
