@@ -44,14 +44,15 @@ export function svgText(text, attributes) {
 const nameOf = (stop) => stop.getAttribute("aria-label") ?? stop.textContent;
 
 /** Replaces what is in a place. The focus stays on the link or button that it was on; where that is gone, it goes to the
- * nearest link before it. */
+ * nearest link before it, or else to what came after it. */
 export function redraw(place, ...children) {
   const stops = () => [...place.querySelectorAll("a, button")];
   const before = stops();
   const at = before.indexOf(document.activeElement);
   place.replaceChildren(...children);
   if (at < 0) return;
-  const wanted = [before[at], ...before.slice(0, at).reverse().filter(({ tagName }) => tagName === "A")].map(nameOf);
+  const links = before.slice(0, at).reverse().filter(({ tagName }) => tagName === "A");
+  const wanted = [before[at], ...links, ...before.slice(at + 1)].map(nameOf);
   const now = new Map(stops().map((stop) => [nameOf(stop), stop]));
   const [first] = now.values();
   (now.get(wanted.find((name) => now.has(name))) ?? first ?? byId("main")).focus();

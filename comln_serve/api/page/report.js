@@ -14,8 +14,10 @@ import { allImages, moveImage, isDraft, onChange, removeImage, work } from "./wo
 import { counted, dated, figure, percent, quoted } from "./words.js";
 
 const MOST_GROUPS = 20; // of near-duplicates, shown
+const MOST_SUSPECTS = 12; // shown, until all are asked for
 
 let drawn; // the classifier that is shown
+let allSuspects = false; // whether all of its suspects are
 let pictures = new Map(); // by example number: {blob, name, url}
 
 /** The image of an example: of the draft, or the picture this browser remembers; undefined if it knows none. */
@@ -58,19 +60,21 @@ function worth({ held_out: heldOut, near_duplicates: near = [] }, classes) {
 
 function headline(detail) {
   const heldOut = detail.report?.held_out ?? null;
+  const goSort = button("Sort photos with it", () => document.querySelector("[data-step=sort]").click(), { id: "go-sort" });
   if (heldOut === null) {
     const why = detail.report?.near_duplicates?.length
       ? "most images are nearly the same photo as others of their class. Add photos of other occasions."
       : "no image could be left out to test it. Give each class two images or more.";
     return el("div", { class: "headline" }, el("div", {},
       el("p", { class: "big" }, "not known"),
-      el("p", {}, `How good it is on new images cannot be said: ${why}`)));
+      el("p", {}, `How good it is on new images cannot be said: ${why}`)), goSort);
   }
   const { accuracy, range, chance, text } = worth(detail.report, detail.classes);
   return el("div", { class: "headline" },
     el("div", { class: "number" }, el("p", { class: "big", id: "accuracy" }, percent(accuracy)),
       el("p", { class: "hint" }, "accuracy on photos it had not seen")),
     el("div", { class: "meaning" }, intervalChart(accuracy, range, chance), el("p", { id: "worth" }, text)),
+    goSort,
   );
 }
 
@@ -114,14 +118,21 @@ function suspects(list) {
       el("div", {}, el("p", {}, theirs(exampleImage(number)?.name ?? `example ${number}`)),
         el("p", { class: "hint" }, "given as ", theirs(label), ", looks like ", theirs(likelier)), actions));
   });
-  return widePart("Images that look mislabelled", el("ul", { class: "suspects", id: "suspects" }, items),
-    el("p", { class: "hint" }, "Look at each: half have a wrong label where the classifier is weak, four of five where it is strong."));
+  const shown = el("ul", { class: "suspects", id: "suspects" }, allSuspects ? items : items.slice(0, MOST_SUSPECTS));
+  const more = shown.children.length < items.length && button(`Show all ${items.length}`, () => {
+    allSuspects = true;
+    shown.append(...items.slice(MOST_SUSPECTS));
+    more.remove();
+    items[MOST_SUSPECTS].querySelector("button")?.focus();
+  }, { class: "small" });
+  return widePart("Images that look mislabelled", shown,
+    more, el("p", { class: "hint" }, "Look at each before you move it: a photo in its right class that is only hard to recognise is listed, too."));
+}
 
-  function act(change, words) {
-    change();
-    announce(`${words} Make the classifier again for this to count.`);
-    draw(true);
-  }
+function act(change, words) {
+  change();
+  announce(`${words} Make the classifier again for this to count.`);
+  draw(true);
 }
 
 /** The images behind a cell of the confusion matrix: those that were predicted so when they were left out. */
@@ -162,9 +173,9 @@ const named = (number) => [
   el("p", { class: "hint" }, theirs(exampleImage(number)?.name ?? `example ${number}`)),
 ];
 
-function groupsOfExamples(title, groups, kind, hint) {
+function groupsOfExamples(title, groups, kind, hint, more = () => null) {
   return widePart(title, el("div", { class: "groups" }, groups.slice(0, MOST_GROUPS).map((numbers) =>
-    el("ul", { class: `thumbnails ${kind}` }, numbers.map((number) => el("li", {}, ...named(number)))))),
+    el("ul", { class: `thumbnails ${kind}` }, numbers.map((number) => el("li", {}, ...named(number), more(number)))))),
     groups.length > MOST_GROUPS && el("p", {}, `and ${counted(groups.length - MOST_GROUPS, "group")} more`),
     el("p", { class: "hint" }, hint));
 }
@@ -173,7 +184,11 @@ const nearDuplicates = (groups) => groupsOfExamples("Nearly the same photo", gro
   "Such images are not judged by one another, and teach little more than one of them.");
 
 const contradictory = (groups) => groupsOfExamples("The same photo in different classes", groups, "contradictory",
-  "One of its classes is wrong: remove it there, and make the classifier again.");
+  "One of its classes is wrong: remove it there, and make the classifier again.", (number) => {
+    const image = isDraft() && allImages().find((one) => one.number === number);
+    const owner = image && work.classes.find(({ images }) => images.includes(image));
+    return owner && button(`Remove from ${owner.label}`, () => act(() => removeImage(image), "Removed."), { class: "small" });
+  });
 
 const RULES = { given: "given", learned: "the model's own", auto: "chosen from the images" };
 
@@ -191,6 +206,7 @@ function facts(detail, section) {
 async function draw(again = false) {
   const detail = work.classifier;
   if (detail === drawn && !again) return;
+  if (detail !== drawn) allSuspects = false;
   drawn = detail;
   const place = byId("step-quality");
   if (detail === null) {

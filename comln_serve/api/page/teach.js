@@ -63,7 +63,8 @@ async function send(signal, progress, stood) {
       const { name, model, horizon } = work.options;
       for (const [field, value] of Object.entries({ name, model, horizon })) if (value) form.append(field, value);
     }
-    progress(`Adapting to ${counted(result.sent.length + piece.length, "image")} of ${all.length}`, fits ? null : (result.sent.length + piece.length / 2) / all.length);
+    const many = result.sent.length + piece.length;
+    progress(fits ? `Learning from ${counted(many, "image")}` : `Learning from ${many} of ${counted(all.length, "image")}`, fits ? null : (many - piece.length / 2) / all.length);
     const headers = { "Idempotency-Key": onceKey() };
     // A request under way is not broken off: the server might have made something of it already.
     return askPatiently(at, { method: "POST", body: form, headers }, { waiting: showWaiting, signal });
@@ -128,7 +129,7 @@ async function adapt() {
   const parent = isDraft() ? null : work.classifier.id;
   byId("adapt").setAttribute("aria-disabled", "true");
   byId("adapt-progress").hidden = false;
-  announce(`Adapting to ${counted(usable().length, "image")}.`);
+  announce(`Learning from ${counted(usable().length, "image")}.`);
   try {
     const { signal } = running;
     const stood = await standing(parent === null ? work.options.name : work.classifier.name, { waiting: showWaiting, signal });

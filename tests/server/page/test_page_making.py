@@ -166,7 +166,37 @@ def test_a_photo_in_two_classes_is_shown(visitor: Visitor, tmp_path: Path) -> No
     assert sorted(visitor.texts(".contradictory .hint")) == ["banana-1.jpg", "wrong.jpg"]
     assert len(visitor.all(".contradictory img")) == 2
     assert any(note.startswith("A photo was sent under different labels") for note in visitor.texts("#notes li"))
+    assert sorted(visitor.texts(".contradictory button")) == ["Remove from banana", "Remove from zucchini"]
+    visitor.press("Remove from zucchini", ".contradictory")
+    visitor.wait(lambda: visitor.texts(".contradictory button") == ["Remove from banana"])
+    visitor.click("#make-again")
+    visitor.wait(lambda: visitor.all("#facts") and not visitor.all(".contradictory"))
     assert visitor.complaints() == []
+
+
+SUSPECTS = """
+// The first thirteen examples of a classifier look mislabelled.
+const fetch = window.fetch;
+window.fetch = async (path, ...rest) => {
+    const answer = await fetch(path, ...rest);
+    if (!/^classifiers\\/clf_[0-9a-f]+$/.test(path)) return answer;
+    const [detail, { examples }] = [await answer.json(), await (await fetch(`${path}/examples`)).json()];
+    detail.report.held_out.suspects = examples.slice(0, 13).map(({ number, label }) =>
+        ({ number, label, likelier: label === "red" ? "blue" : "red", score: 0.99 }));
+    return new Response(JSON.stringify(detail));
+};
+"""
+
+
+def test_many_suspects_are_shown_when_asked_for(visitor: Visitor, colours: Colours) -> None:
+    visitor.run(SUSPECTS)
+    visitor.make({label: paths * 2 for label, paths in colours.items()})
+    assert len(visitor.all("#suspects li")) == 12
+    visitor.press("Show all 13")
+    assert len(visitor.all("#suspects li")) == 13
+    assert focused(visitor).startswith("Move to ")
+    visitor.run("document.activeElement.click()")
+    visitor.wait(lambda: len(visitor.all("#suspects [aria-label^=Move]")) == 12)
 
 
 def test_near_duplicates_are_shown(visitor: Visitor, tmp_path: Path) -> None:
