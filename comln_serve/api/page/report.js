@@ -53,6 +53,10 @@ function worth({ held_out: heldOut, near_duplicates: near = [] }, classes) {
   if (near.length) {
     sentences.push(`${counted(near.flat().length, "image")} are nearly the same photo as others of their class: if new photos are of other occasions, expect less.`);
   }
+  const corrected = isDraft() ? allImages().filter(({ of, number }) => of && number !== null).length : 0;
+  if (corrected > 0) {
+    sentences.push(`In step 3 you put ${counted(corrected, "image")} of these in a class. Photos that were sorted wrongly are harder than most: this accuracy can fall while the classifier gets better.`);
+  }
   if (low <= chance) sentences.push("This may be no better than guessing.");
   if (wide) sentences.push("More images make the estimate sharper, and usually the classifier better.");
   return { accuracy, range: [low, high], chance, text: sentences.join(" ") };

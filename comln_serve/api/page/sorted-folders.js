@@ -1,7 +1,7 @@
 // Sorted photos in a folder for each class, as an archive.
 
+import { isLeftOut, labelOf } from "./corrections.js";
 import { REFUSED, folderNames } from "./folder-names.js";
-import { isRefused } from "./thresholds.js";
 import { zipOf } from "./zip.js";
 
 const SUFFIXES = { "image/jpeg": ".jpg", "image/png": ".png" };
@@ -18,7 +18,7 @@ export async function foldersOf(photos) {
   const folderOf = folderNames();
   const taken = new Set();
   const files = photos.filter(({ result }) => result).map((photo) => {
-    const folder = isRefused(photo.result) ? REFUSED : folderOf(photo.result.label);
+    const folder = isLeftOut(photo) ? REFUSED : folderOf(labelOf(photo));
     const [stem, suffix] = named(photo);
     let path = `${folder}/${stem}${suffix}`;
     for (let number = 2; taken.has(path.toLowerCase()); number += 1) path = `${folder}/${stem} (${number})${suffix}`;

@@ -3,6 +3,7 @@
 import { announce, complain } from "./announce.js";
 import { bar } from "./charts.js";
 import { holdsImages, partsWords, picture } from "./classes.js";
+import { correct, correction, isLeftOut, labelOf, shareOf } from "./corrections.js";
 import { csvOf, save } from "./csv.js";
 import { closeDialog, openDialog } from "./dialog.js";
 import { button, byId, el, theirs } from "./dom.js";
@@ -12,9 +13,9 @@ import * as memory from "./memory.js";
 import { inPieces, small } from "./pieces.js";
 import { foldersOf } from "./sorted-folders.js";
 import { askPatiently, referenceOf, stopped, wordsOf } from "./server.js";
-import { isRefused, isUnknown, onThresholds, resetSimilarity, sayThresholds, spread } from "./thresholds.js";
+import { isUnknown, onThresholds, resetSimilarity, sayThresholds, spread } from "./thresholds.js";
 import { undoable } from "./undo.js";
-import { addImages, newImage, onChange, recordOf, restored, work } from "./work.js";
+import { newImage, onChange, recordOf, restored, work } from "./work.js";
 import { counted, listed, percent, quoted } from "./words.js";
 
 const KEY = "sort";
@@ -40,17 +41,18 @@ function missed({ folder, result }) {
   const label = classesOf.get(folder);
   return label && result?.classifier === work.classifier?.id && result.label !== label ? label : "";
 }
-/** Whether only photos without a result are to be sorted, as after a stop. */
-const isRest = () => unsorted().length > 0 && results().every(({ classifier }) => classifier === work.classifier?.id);
+/** Photos that the present classifier is still to sort, where it has sorted others; none where it has not begun. */
+function rest() {
+  const isDone = ({ result }) => result?.classifier === work.classifier?.id;
+  return photos.some(isDone) ? photos.filter((photo) => !isDone(photo) && !photo.problem) : [];
+}
 const results = () => photos.filter(({ result }) => result).map(({ result }) => result);
 
 // --- Sending ---
 
-/** Sorts photos that have no result of the present classifier; all of them if asked to. Returns whether it was not
- * stopped. */
-async function sort(all = false) {
+/** Sorts photos by the present classifier. Returns whether it was not stopped. */
+async function sort(wanted) {
   if (running || work.classifier === null) return true;
-  const wanted = all ? [...photos] : unsorted();
   if (wanted.length === 0) return true;
   running = new AbortController();
   const { signal } = running;
@@ -126,7 +128,8 @@ async function sort(all = false) {
   const seconds = ((performance.now() - began) / 1000).toFixed(1);
   const lines = [halted
     ? `Stopped after ${done()} of ${counted(left.length, "photo")}.`
-    : `Sorted ${counted(done() - failed.length, "photo")} in ${seconds} s.`];
+    : done() < left.length ? `Sorted ${done() - failed.length} of ${counted(left.length, "photo")}.`
+      : `Sorted ${counted(done() - failed.length, "photo")} in ${seconds} s.`];
   if (failed.length) lines.push(`${counted(failed.length, "file")} could not be read: ${listed(failed.map(({ name }) => name))}.`);
   if (done() > failed.length && threshold === null) lines.push("Whether a photo is unlike every class cannot be said: there are too few examples.");
   if (!calibrated) lines.push("The probabilities are not calibrated.");
@@ -178,16 +181,18 @@ function drawTile(photo) {
   if (problem) {
     face.append(el("span", { class: "best bad" }, "not sorted"), el("span", { class: "mark" }, problem));
   } else if (result) {
-    const refused = isRefused(result);
+    const refused = isLeftOut(photo);
+    const share = shareOf(photo);
     face.append(
-      el("span", { class: "best" }, theirs(result.label), " ", el("span", { class: "share" }, percent(result.probability))),
-      bar(result.probability, refused ? "dim" : ""));
+      el("span", { class: "best" }, theirs(labelOf(photo)), " ", el("span", { class: "share" }, share === null ? "" : percent(share))),
+      bar(share ?? 0, refused ? "dim" : ""));
+    if (correction(photo)) face.append(el("span", { class: "badge" }, "as you said"));
     if (refused) face.append(el("span", { class: "badge warn" }, isUnknown(result) ? "unlike every class" : "refused"));
     tile.classList.toggle("refused", refused);
     if (work.classifier && result.classifier !== work.classifier.id) face.append(el("span", { class: "mark" }, "outdated"));
-    if (missed(photo)) face.append(el("span", { class: "mark" }, "wrong: it is in the folder ", theirs(photo.folder)));
+    if (missed(photo) && !correction(photo)) face.append(el("span", { class: "mark" }, "wrong: it is in the folder ", theirs(photo.folder)));
   } else {
-    face.append(el("span", { class: "best hint" }, "waiting"));
+    face.append(el("span", { class: "best hint" }, correction(photo) ? theirs(correction(photo)) : "waiting"));
   }
   face.append(el("span", { class: "file" }, theirs(photo.name)));
   const focused = tile.contains(document.activeElement);
@@ -195,22 +200,13 @@ function drawTile(photo) {
   if (focused) face.focus();
 }
 
-/** Adds a photo to a class to learn from; one that still waits to be sorted is made smaller first. */
-async function teach(photo, target) {
-  try {
-    await photo.prepare?.();
-  } catch {
-    complain(theirs(photo.name), ": The file can no longer be read.");
-    return;
-  }
-  addImages(target, [new File([photo.blob], photo.name.split("/").at(-1), { type: photo.blob.type })]);
-  announce(`Added to ${target.label}. Make the classifier again for it to count.`);
-}
-
 function openPhoto(photo) {
   const { result } = photo;
   const targets = work.classes.filter(({ label }) => label);
-  const choice = el("select", { "aria-label": "Class" }, targets.map(({ label }) => new Option(label, label, false, label === result?.label)));
+  const choice = el("select", { "aria-label": "Class" }, targets.map(({ label }) => new Option(label, label, false, label === labelOf(photo))));
+  const list = selected();
+  const next = list[list.indexOf(photo) + 1] ?? list.at(-2);
+  const goOn = () => (tiles.get(tiles.has(photo) ? photo : next)?.firstElementChild ?? byId("queries")).focus();
   const content = [
     el("div", { class: "frame big-frame" }, picture(photo)),
     photo.problem && el("p", { class: "problem" }, photo.problem),
@@ -218,18 +214,20 @@ function openPhoto(photo) {
     result && el("ul", { class: "bars" }, result.top.map(({ label, probability }) => el("li", {},
       el("span", { class: "name", title: label }, theirs(label)), bar(probability), el("span", { class: "value" }, percent(probability, 1))))),
     result && el("p", { class: "hint" }, `Similarity ${result.similarity.toFixed(3)}${result.threshold === null ? "" : `; unlike every class below ${result.threshold.toFixed(3)}`}.`),
-    targets.length > 0 && !photo.problem && el("p", { class: "actions" }, "Teach it as", choice,
-      button("Add to this class", () => {
-        const target = targets.find(({ label }) => label === choice.value);
-        closeDialog(); // which gives the focus back to the tile, before that is drawn anew
-        teach(photo, target);
+    targets.length > 0 && !photo.problem && el("p", { class: "actions" }, "It is", choice,
+      button("Put it in this class", async () => {
+        closeDialog();
+        await correct(photo, targets.find(({ label }) => label === choice.value), () => {
+          if (photo.blob) keep([photo]);
+          draw();
+        });
+        goOn();
       })),
+    targets.length > 0 && !photo.problem && el("p", { class: "hint" }, "The classifier learns from it when it is made again."),
     el("p", { class: "actions" }, button("Remove from this list", () => {
-      const list = selected();
-      const next = list[list.indexOf(photo) + 1] ?? list.at(-2);
       closeDialog();
       remove([photo]);
-      (tiles.get(next)?.firstElementChild ?? byId("queries")).focus();
+      goOn();
     }, { class: "small" })),
   ];
   openDialog(photo.name, content.filter(Boolean));
@@ -241,13 +239,14 @@ function selected() {
   const [label, state, order] = ["filter-class", "filter-state", "filter-order"].map((id) => byId(id).value);
   const fits = {
     "": () => true,
-    kept: ({ result }) => result && !isRefused(result),
-    refused: ({ result }) => result && isRefused(result),
-    unknown: ({ result }) => result && isUnknown(result),
+    kept: (photo) => photo.result && !isLeftOut(photo),
+    refused: (photo) => photo.result && isLeftOut(photo),
+    unknown: (photo) => photo.result && isUnknown(photo.result) && !correction(photo),
+    corrected: correction,
     failed: ({ result }) => !result,
     wrong: missed,
   }[state];
-  const found = photos.filter((photo) => fits(photo) && (label === "" || photo.result?.label === label.slice(1)));
+  const found = photos.filter((photo) => fits(photo) && (label === "" || labelOf(photo) === label.slice(1)));
   const share = ({ result }) => result?.probability ?? 0;
   if (order === "unsure") found.sort((a, b) => share(a) - share(b));
   if (order === "sure") found.sort((a, b) => share(b) - share(a));
@@ -256,7 +255,7 @@ function selected() {
 
 function drawFilter() {
   const counts = new Map();
-  for (const { label } of results()) counts.set(label, (counts.get(label) ?? 0) + 1);
+  for (const label of photos.map(labelOf).filter(Boolean)) counts.set(label, (counts.get(label) ?? 0) + 1);
   const field = byId("filter-class");
   const before = field.value;
   // A value begins with a blank, so that no label is taken for "all".
@@ -296,8 +295,8 @@ function draw() {
   drawGrid();
   const old = outdated();
   byId("again").hidden = !work.classifier || photos.length === 0;
-  byId("again").textContent = old ? `Sort again with ${referenceOf(work.classifier)}`
-    : done.length > 0 && isRest() ? `Sort the other ${unsorted().length}` : "Sort again";
+  byId("again").textContent = old && rest().length === 0 ? `Sort again with ${referenceOf(work.classifier)}`
+    : rest().length > 0 ? `Sort the other ${rest().length}` : "Sort again";
   if (old && !running) byId("sort-status").textContent = old;
 }
 
@@ -311,7 +310,7 @@ function drawGrid() {
   if (byId("results").contains(focused)) focused.focus();
   byId("more-results").hidden = found.length <= shown;
   byId("more-results").textContent = `Show ${Math.min(PAGE, found.length - shown)} more of ${found.length}`;
-  sayThresholds(results());
+  sayThresholds(photos.filter((photo) => photo.result && !correction(photo)).map(({ result }) => result), results().length);
 }
 
 /** Whether a photo of this name is among those to sort. */
@@ -333,7 +332,7 @@ export async function addPhotos(found) {
 export async function sortNew() {
   while (!running && work.classifier && unsorted().length > 0) {
     const before = unsorted().length;
-    if (!(await sort()) || unsorted().length >= before) return;
+    if (!(await sort(unsorted())) || unsorted().length >= before) return;
   }
 }
 
@@ -360,10 +359,14 @@ function remove(some) {
 }
 
 function table() {
-  const head = ["file", "label", "probability", "similarity", "unknown", "refused", "second", "second_probability", "classifier", "error"];
-  const rows = selected().map(({ name, result, problem }) => result
-    ? [name, result.label, result.probability, result.similarity, isUnknown(result), isRefused(result), result.top[1]?.label, result.top[1]?.probability, result.classifier, ""]
-    : [name, "", "", "", "", "", "", "", "", problem || "not sorted"]);
+  const head = ["file", "label", "probability", "similarity", "unknown", "refused", "second", "second_probability", "classifier", "error", "corrected"];
+  const rows = selected().map((photo) => {
+    const { name, result, problem } = photo;
+    const said = Boolean(correction(photo));
+    return result
+      ? [name, labelOf(photo), shareOf(photo), result.similarity, isUnknown(result), isLeftOut(photo), result.top[1]?.label, result.top[1]?.probability, result.classifier, "", said]
+      : [name, correction(photo), "", "", "", "", "", "", "", problem || "not sorted", said];
+  });
   return csvOf([head, ...rows]);
 }
 
@@ -425,7 +428,7 @@ export function installSorting() {
   byId("folders").addEventListener("click", downloadFolders);
   byId("csv").addEventListener("click", () => save(new Blob(["\ufeff", table()], { type: "text/csv" }), "sorted.csv"));
   byId("again").addEventListener("click", async () => {
-    if (await sort(!isRest())) sortNew();
+    if (await sort(rest().length > 0 ? rest() : [...photos])) sortNew();
   });
   byId("clear").addEventListener("click", () => {
     running?.abort();

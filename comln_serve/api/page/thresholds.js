@@ -25,7 +25,8 @@ export function resetSimilarity() {
   similarity = null;
 }
 
-export function sayThresholds(results) {
+/** results: of photos that the thresholds may refuse; count: of all that are sorted. */
+export function sayThresholds(results, count) {
   const least = leastProbability();
   const slider = byId("least-similarity");
   byId("least-probability-value").textContent = percent(least);
@@ -33,9 +34,9 @@ export function sayThresholds(results) {
   const unsure = results.filter((result) => result.probability < least).length;
   const unlike = results.filter(isUnknown).length;
   const refused = results.filter(isRefused).length;
-  byId("threshold-says").textContent =
-    `${refused} of ${counted(results.length, "photo")} refused` +
-    (refused ? `: ${unlike} unlike every class, ${unsure} below ${percent(least)}.` : ".");
+  const why = [unlike && `${unlike} unlike every class`, unsure && `${unsure} below ${percent(least)}`].filter(Boolean);
+  byId("threshold-says").textContent = count === 0 ? ""
+    : `${refused} of ${counted(count, "photo")} refused${why.length ? `: ${why.join(", ")}` : ""}.`;
 }
 
 export function onThresholds(moved) {

@@ -109,9 +109,9 @@ const made = (label, id = newId(), stored = 0) => ({ id, label, stored, images: 
 
 // --- Images ---
 
-function imageOf({ id, name, blob, small = blob, order, problem = "", number = null, result = null, folder = "" }) {
+function imageOf({ id, name, blob, small = blob, order, problem = "", number = null, result = null, folder = "", given, of }) {
   const url = URL.createObjectURL(small);
-  return { id, name, blob, small, order, problem, number, result, folder, url, ready: Promise.resolve() };
+  return { id, name, blob, small, order, problem, number, result, folder, given, of, url, ready: Promise.resolve() };
 }
 
 /** An image of a file; its `blob`, what is sent, and `url` are there once it is `ready`. */
@@ -142,6 +142,8 @@ export const recordOf = (image, key, owner = null) => ({
   number: image.number,
   result: image.result,
   folder: image.folder,
+  given: image.given,
+  of: image.of,
 });
 
 export const restored = imageOf;

@@ -119,7 +119,7 @@ def test_photos_to_sort_by_keyboard(visitor: Visitor, colours: Colours) -> None:
 
     names = visitor.texts("#results .file")
     visitor.all("#results .face")[0].send_keys(Keys.ENTER)
-    press("Add to this class")
+    press("Put it in this class")
     assert names[0] in focused(visitor)
     visitor.all("#results .face")[1].send_keys(Keys.ENTER)
     press("Remove from this list")

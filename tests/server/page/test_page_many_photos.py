@@ -1,5 +1,6 @@
 """The page in a browser: hundreds of photos, a server of low limits, thresholds."""
 
+import io
 import os
 import shutil
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from tests.support.browser import Visitor
 from tests.support.bundles import with_views
 from tests.support.image_files import image_bytes
 from tests.support.live import LiveServer, live_server
-from tests.support.pages import HOSTILE, Colours, adapt_with, get, requests_of, undo, violations
+from tests.support.pages import HOSTILE, Colours, adapt_with, focused, get, requests_of, undo, violations
 
 pytestmark = pytest.mark.slow
 
@@ -65,10 +66,52 @@ def test_a_server_that_is_away_for_seconds(visitor: Visitor, colours: Colours) -
     visitor.run(AWAY, 6)
     visitor.sort(colours["red"][:2])
     assert "did not answer" in visitor.messages()
+    assert visitor.text("#sort-status").startswith("Sorted 0 of 2 photos.")
     assert visitor.text("#again") == "Sort the other 2"
     visitor.click("#again")
     visitor.wait(lambda: visitor.text("#again") == "Sort again")
     assert visitor.text("#sort-status").startswith("Sorted 2 photos")
+
+
+BROKEN = """
+// The second request to sort is answered 500 a moment after the first was answered.
+const fetch = window.fetch;
+let first = null;
+window.fetch = (path, ...rest) => {
+    if (path !== "predict") return fetch(path, ...rest);
+    const broken = () => new Promise((resolve) => setTimeout(resolve, 500, new Response("{}", { status: 500 })));
+    if (first) return first.then(broken);
+    const answer = fetch(path, ...rest);
+    first = answer.then((got) => got.clone().text());
+    return answer;
+};
+"""
+
+
+def test_what_another_version_has_sorted_is_not_sorted_twice(
+    visitor: Visitor, colours: Colours, tmp_path: Path
+) -> None:
+    """A sort by the next version that breaks off is gone on with."""
+    photos = [tmp_path / f"{number:02}.png" for number in range(20)]
+    for photo in photos:
+        shutil.copy(colours["red"][0], photo)
+    visitor.make(colours)
+    visitor.sort(photos)
+    visitor.step("images")
+    visitor.make()
+    visitor.step("sort")
+    assert visitor.text("#again").startswith("Sort again with clf_")
+    visitor.run(BROKEN)
+    visitor.click("#again")
+    visitor.wait_sorted()
+    assert visitor.text("#sort-status").startswith("Sorted 8 of 20 photos.")
+    assert "Outdated: 12 photos were" in visitor.text("#sort-status")
+    assert visitor.text("#again") == "Sort the other 12"
+    visitor.visit("/?step=sort", anew=False)
+    visitor.click("#again")
+    visitor.wait_sorted()
+    assert visitor.text("#sort-status").startswith("Sorted 12 photos")
+    assert visitor.text("#again") == "Sort again"
 
 
 LEAVE = """
@@ -190,12 +233,88 @@ def test_a_photo_that_waits_is_taught(visitor: Visitor, colours: Colours, large:
     visitor.wait(lambda: len(visitor.all("#results > li")) == 80)
     last = "return [...document.querySelectorAll('#results .best')].at(-1).textContent"
     assert visitor.run(last) == "waiting"
-    press_in_tile(visitor, -1, "Add to this class")
-    visitor.wait(lambda: "Added to red" in str(visitor.one("#announcer").get_property("textContent")))
+    press_in_tile(visitor, -1, "Put it in this class")
+    visitor.wait(lambda: "is in red now" in visitor.text("#undo-text"))
+    assert visitor.run(last) == "red"
     visitor.click("#sort-stop")
     visitor.step("images")
     visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 10)
     assert visitor.complaints() == []
+
+
+def test_photos_that_are_corrected(visitor: Visitor, colours: Colours, folder: Path, tmp_path: Path) -> None:
+    """What the user says of a photo is what is shown and downloaded, and what the classifier learns from."""
+    wrong = tmp_path / "wrong.png"
+    shutil.copy(colours["green"][0], wrong)
+
+    def put(label: str) -> None:
+        visitor.all("#results .face")[0].click()
+        visitor.choose("#dialog select", label)
+        visitor.press("Put it in this class", "#dialog")
+        visitor.wait(lambda: visitor.text("#undo-text").startswith(f"wrong.png is in {label} now."))
+
+    def files(name: str) -> bytes:
+        target = folder / name
+        visitor.wait(lambda: target.exists() and target.stat().st_size > 0)
+        content = target.read_bytes()
+        target.unlink()
+        return content
+
+    def is_corrected(label: str) -> bool:
+        return visitor.text("#results .best").startswith(label) and visitor.texts("#results .badge") == ["as you said"]
+
+    visitor.make(colours)
+    visitor.click("#go-sort")
+    visitor.sort([wrong])
+    assert visitor.text("#results .best").startswith("green")
+    assert visitor.all("#results .badge") == []
+    visitor.slide("#least-probability", 100)
+    put("red")
+    assert is_corrected("red")
+    assert focused(visitor).startswith("red")
+    assert visitor.text("#threshold-says") == "0 of 1 photo refused."
+    visitor.choose("#filter-class", " red")
+    assert len(visitor.all("#results > li")) == 1
+    # Another class takes the place of the first: the photo is not learned from twice.
+    put("blue")
+    assert is_corrected("blue")
+    assert visitor.one("#filter-class").get_property("value") == ""  # no photo is red any more
+    undo(visitor)
+    assert is_corrected("red")
+    visitor.press("Download CSV")
+    head, row = (line.split(",") for line in files("sorted.csv").decode("utf-8-sig").splitlines())
+    found = dict(zip(head, row, strict=True))
+    assert (found["label"], found["refused"], found["corrected"]) == ("red", "false", "true")
+    visitor.press("Download folders")
+    visitor.wait(lambda: visitor.text("#sort-status").startswith("1 photo in folders"))
+    with ZipFile(io.BytesIO(files("sorted.zip"))) as archive:
+        assert archive.namelist() == ["red/wrong.png"]
+
+    # It outlives a reload, and the next classifier learns from it.
+    visitor.visit("/?step=sort", anew=False)
+    assert is_corrected("red")
+    assert visitor.text("#outdated").startswith("Outdated")
+    visitor.click("#make-again")
+    visitor.wait(lambda: "In step 3 you put 1 image of these in a class" in visitor.text("#worth"))
+    visitor.step("images")
+    assert [len(visitor.all("img", card)) for card in visitor.all("#classes .thumbnails")] == [4, 3, 3]
+    visitor.step("sort")
+    assert violations(visitor) == []
+    assert visitor.complaints() == []
+
+
+def test_a_correction_is_undone(visitor: Visitor, colours: Colours) -> None:
+    visitor.make(colours)
+    visitor.sort(colours["green"][:1])
+    before = visitor.text("#results")
+    visitor.all("#results .face")[0].click()
+    visitor.choose("#dialog select", "red")
+    visitor.press("Put it in this class", "#dialog")
+    visitor.wait(lambda: visitor.texts("#results .badge") == ["as you said"])
+    visitor.click("#undo-button")
+    assert visitor.text("#results") == before
+    visitor.step("images")
+    assert [len(visitor.all("img", card)) for card in visitor.all("#classes .thumbnails")] == [3, 3, 3]
 
 
 def test_a_server_of_low_limits(
@@ -295,7 +414,7 @@ def test_thresholds_and_filters(visitor: Visitor, colours: Colours, server: Live
     cut = int(100 * least) + 1 if int(100 * least) < 100 else 100
     visitor.slide("#least-probability", cut)
     refused = sum(prediction["probability"] < cut / 100 for prediction in answer)
-    assert visitor.text("#threshold-says").startswith(f"{refused} of 4 photos refused")
+    assert visitor.text("#threshold-says") == f"{refused} of 4 photos refused: {refused} below {cut} %."
     visitor.choose("#filter-state", "kept")
     assert len(visitor.all("#results > li")) == 4 - refused
     assert visitor.complaints() == []

@@ -348,8 +348,8 @@ def test_an_edit_is_outdated_until_it_is_made_again(visitor: Visitor, colours: C
     visitor.sort(colours["red"])
     # A photo is taught from its tile.
     visitor.all("#results .face")[0].click()
-    visitor.press("Add to this class", "#dialog")
-    assert visitor.text("#outdated").startswith("Outdated")
+    visitor.press("Put it in this class", "#dialog")
+    visitor.wait(lambda: visitor.text("#outdated").startswith("Outdated"))
     visitor.visit(anew=False)
     assert visitor.text("#outdated").startswith("Outdated")
     visitor.wait(lambda: len(visitor.all(".thumbnails img")) == 10)

@@ -55,7 +55,7 @@ def test_from_example_photos_to_sorted_ones(visitor: Visitor, server: LiveServer
 
     # A photo that is taught makes the classifier outdated.
     visitor.all("#results .face")[0].click()
-    visitor.press("Add to this class", "#dialog")
+    visitor.press("Put it in this class", "#dialog")
     visitor.wait(lambda: visitor.text("#outdated").startswith("Outdated"))
     visitor.driver.back()
     visitor.wait(lambda: visitor.one("#step-quality").is_displayed())
