@@ -5,7 +5,7 @@ import { complain } from "./announce.js";
 import { theirs } from "./dom.js";
 import { isRefused } from "./thresholds.js";
 import { undoable } from "./undo.js";
-import { addImages, allImages, moveImage, removeImage, work } from "./work.js";
+import { addImages, allImages, isDraft, moveImage, removeImage, work } from "./work.js";
 
 /** The class that the user has put a photo in; "" if none, or if no class has this label any more. */
 export function correction({ given }) {
@@ -21,6 +21,9 @@ export const isLeftOut = (photo) => !correction(photo) && isRefused(photo.result
 
 /** The probability of a sorted photo's class; null if it is not among the likeliest. */
 export const shareOf = (photo) => photo.result.top.find(({ label }) => label === labelOf(photo))?.probability ?? null;
+
+/** When the classifier learns from a correction. */
+export const whenLearned = () => (isDraft() ? "when it is made again" : "when the new images are added in step 1");
 
 /** Puts a photo in a class, as an image to learn from, too; one that waits to be sorted is made smaller first.
  *
@@ -44,7 +47,7 @@ export async function correct(photo, target, changed) {
     moveImage(image, target);
   }
   changed();
-  undoable(`${photo.name} is in ${target.label} now. Make the classifier again for it to learn from this.`, {
+  undoable(`${photo.name} is in ${target.label} now. The classifier learns from it ${whenLearned()}.`, {
     undo() {
       photo.given = given;
       const isHere = allImages().includes(image);

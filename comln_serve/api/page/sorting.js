@@ -3,7 +3,7 @@
 import { announce, complain } from "./announce.js";
 import { bar } from "./charts.js";
 import { holdsImages, partsWords, picture } from "./classes.js";
-import { correct, correction, isLeftOut, labelOf, shareOf } from "./corrections.js";
+import { correct, correction, isLeftOut, labelOf, shareOf, whenLearned } from "./corrections.js";
 import { csvOf, save } from "./csv.js";
 import { closeDialog, openDialog } from "./dialog.js";
 import { button, byId, el, theirs } from "./dom.js";
@@ -223,7 +223,7 @@ function openPhoto(photo) {
         });
         goOn();
       })),
-    targets.length > 0 && !photo.problem && el("p", { class: "hint" }, "The classifier learns from it when it is made again."),
+    targets.length > 0 && !photo.problem && el("p", { class: "hint" }, `The classifier learns from it ${whenLearned()}.`),
     el("p", { class: "actions" }, button("Remove from this list", () => {
       closeDialog();
       remove([photo]);

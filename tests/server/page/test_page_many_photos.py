@@ -311,6 +311,9 @@ def test_a_correction_is_undone(visitor: Visitor, colours: Colours) -> None:
     visitor.choose("#dialog select", "red")
     visitor.press("Put it in this class", "#dialog")
     visitor.wait(lambda: visitor.texts("#results .badge") == ["as you said"])
+    visitor.resize(390)
+    assert visitor.one("#undo-button").rect["height"] < 50  # on one line
+    visitor.resize(1280)
     visitor.click("#undo-button")
     assert visitor.text("#results") == before
     visitor.step("images")
