@@ -33,7 +33,7 @@ def test_accessibility(
     visitor.choose("#horizon", "auto")
     visitor.write("#name", "a b")
     check("images")
-    visitor.write("#name", "everybody")
+    visitor.write("#name", f"everybody-{width}-{scheme}")
     visitor.adapt()
     visitor.wait(lambda: visitor.all("#facts"))
     check("quality")
