@@ -48,7 +48,8 @@ class ClassScore:
         images: of the class.
         examples: that the classifier was adapted to.
         recall: share of `images` that is predicted right; None without images.
-        precision: share right of the images predicted as this class; None without any.
+        precision: share right of the images predicted as this class, those of other classes than the classifier's left
+            out; None without any.
         taken_for: what the images predicted wrong were taken for, most first.
     """
 

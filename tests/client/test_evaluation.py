@@ -97,6 +97,7 @@ def test_images_in_memory_by_the_version_that_was_evaluated_first(comln: Client,
 
 def test_images_of_other_classes(comln: Client, shop: str, held_out: Path) -> None:
     """They need `unknown`, and count only there."""
+    alone = comln.evaluate_folder(held_out, shop)
     (held_out / "stripes").mkdir()
     for number in range(3):
         (held_out / "stripes" / f"{number}.png").write_bytes(image_bytes((90, 90, 90), seed=number))
@@ -107,6 +108,7 @@ def test_images_of_other_classes(comln: Client, shop: str, held_out: Path) -> No
         comln.evaluate_folder(held_out, shop)
     found = comln.evaluate_folder(held_out, shop, unknown=True)
     assert found.judged == 12
+    assert (found.classes, found.accuracy) == (alone.classes, alone.accuracy)
     assert found.unknown is not None
     assert (found.unknown.known, found.unknown.others) == (12, 3)
     refused = [item for item in found.images if item.unknown]
