@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -137,6 +138,17 @@ def test_the_document_works_as_printed(server: LiveServer, tmp_path: Path, monke
     exec(compile(block, "open-inference.md", "exec"), scope)
     assert scope["result"].as_numpy("LABEL").tolist() == [b"red", b"blue"]
     scope["client"].close()
+
+
+def test_the_document_s_command_works_as_printed(server: LiveServer, tmp_path: Path) -> None:
+    text = (REPOSITORY / "docs" / "open-inference.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
+    block = block.replace("http://localhost:8000", server.url).replace("/letters/", "/colours/")
+    (tmp_path / "1.png").write_bytes(QUERIES[0])
+    found = subprocess.run(["bash", "-c", block], cwd=tmp_path, capture_output=True, check=True, text=True)
+    probabilities, label = json.loads(found.stdout)["outputs"]
+    assert (probabilities["name"], probabilities["shape"]) == ("PROBS", [1, 3])
+    assert label["data"] == ["red"]
 
 
 def test_an_id_does_as_a_name(triton_client: Any, server: LiveServer) -> None:
