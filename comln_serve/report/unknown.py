@@ -15,6 +15,7 @@ _T95 = (2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
 _T95 += (1.796, 1.782, 1.771, 1.761, 1.753, 1.746, 1.740, 1.734)
 
 _SMALLEST = 1e-30
+_BLOCK = 256  # embeddings in float64 at a time
 
 
 def similarity(embeddings: NDArray[np.float32], W: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -32,10 +33,14 @@ def similarity(embeddings: NDArray[np.float32], W: NDArray[np.float32]) -> NDArr
 
 def nearest_other(embeddings: NDArray[np.float32], classes: NDArray[np.intp], W: NDArray[np.float32]) -> float:
     """Mean similarity of embeddings (n, d) of classes (n,) to the class of W (N, d) most like each but its own."""
-    lengths = np.maximum(np.linalg.norm(embeddings, axis=1), _SMALLEST)
-    alike = embeddings @ W.T / (lengths * row_length(W))[:, None]
-    alike[np.arange(len(classes)), classes] = -np.inf
-    return float(alike.max(axis=1).mean())
+    found = np.empty(len(classes))
+    unit = W.T.astype(np.float64) / row_length(W)
+    for start in range(0, len(classes), _BLOCK):
+        q, own = embeddings[start : start + _BLOCK].astype(np.float64), classes[start : start + _BLOCK]
+        alike = q @ unit / np.maximum(np.linalg.norm(q, axis=1, keepdims=True), _SMALLEST)
+        alike[np.arange(len(q)), own] = -np.inf
+        found[start : start + _BLOCK] = alike.max(axis=1)
+    return float(found.mean())
 
 
 def row_length(W: NDArray[np.float32]) -> float:
