@@ -30,8 +30,10 @@ class LiveServer:
     log: Path
 
     def lines(self, logger: str) -> list[dict[str, Any]]:
-        """What one of its loggers has logged."""
-        lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        """What one of its loggers has logged, but for a line that is being written."""
+        text = self.log.read_text()
+        whole = text[: text.rfind("\n") + 1].splitlines()
+        lines = [json.loads(line) for line in whole if line.startswith("{")]
         return [line for line in lines if line["logger"] == logger]
 
 
