@@ -53,7 +53,7 @@ class SharedCounts:
         self.parent = os.getpid()
         row = len(Count) * _BYTES
         self._values = memoryview(mmap.mmap(-1, len(self.places) * row)).cast("q")
-        # Takes memory only where something was written.
+        # Much room, of which memory is taken for the pages of the tenants that are counted.
         self._of_tenants = memoryview(mmap.mmap(-1, len(self.places) * row * _HASHES)).cast("q")
 
     @property

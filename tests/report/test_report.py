@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
 
 from comln_serve.bundle.head import Head, HorizonLaw, SolverSettings
 from comln_serve.domain.report import HeldOutReport, Report, note_of_alike
@@ -17,7 +16,7 @@ from comln_serve.report import Adaptation, adapt, folds, held_out, make_report, 
 from comln_serve.report.folds import assign, count_folds, fold_cost
 from comln_serve.report.held_out import TOLERANCE, hold_out
 from comln_serve.report.suspects import ONLY_ONE, THRESHOLD, listed, suspicion
-from comln_serve.report.unknown import nearest_other, threshold
+from comln_serve.report.unknown import nearest_other
 
 SOLVER = SolverSettings(rtol=1e-6, atol=1e-6, max_steps=200_000)
 CLASSES = np.array([2, 0, 1, 1, 2, 2, 0, 3, 2, 1, 2, 2])  # class 3 has a single example
@@ -344,33 +343,6 @@ def test_one_outstanding_suspicion_is_listed_at_a_lower_score(scores: list[float
     np.testing.assert_array_equal(listed(np.array(scores)), expected)
 
 
-def test_similarity_does_not_see_lengths() -> None:
-    rng = np.random.default_rng(0)
-    q, W = rng.normal(size=(6, 9)).astype(np.float32), rng.normal(size=(3, 9)).astype(np.float32)
-    found = similarity(q, W)
-    for row, value in zip(q, found, strict=True):
-        length = np.sqrt((np.linalg.norm(W, axis=1) ** 2).mean())
-        assert value == pytest.approx(max(row @ w for w in W) / np.linalg.norm(row) / length, abs=1e-6)
-    np.testing.assert_allclose(similarity(7 * q, 0.1 * W), found, atol=1e-6)
-    np.testing.assert_array_equal(similarity(0 * q, W), np.zeros(6))
-    np.testing.assert_array_equal(similarity(q, 0 * W), np.zeros(6))
-
-
-def test_the_nearest_other_class_is_that_most_like_an_image_but_its_own() -> None:
-    """In every image's place the largest of the similarities to one class alone, but for its own."""
-    rng = np.random.default_rng(0)
-    q, W = rng.normal(size=(6, 9)).astype(np.float32), rng.normal(size=(3, 9)).astype(np.float32)
-    classes = np.array([0, 0, 1, 2, 2, 2])
-    W[2] = 0.0  # with all others negative, the nearest is at 0
-    length = np.sqrt((np.linalg.norm(W, axis=1) ** 2).mean())
-    expected = [
-        max(row @ w / np.linalg.norm(row) / length for c, w in enumerate(W) if c != own)
-        for row, own in zip(q, classes, strict=True)
-    ]
-    assert nearest_other(q, classes, W) == pytest.approx(np.mean(expected), abs=1e-6)
-    assert nearest_other(0 * q, classes, W) == 0.0
-
-
 def test_a_report_has_a_threshold_or_what_a_calibration_makes_one_of() -> None:
     few, many = np.repeat(np.arange(3), [1, 1, 2]), np.repeat(np.arange(3), 3)
     adaptation = adapt(PROTOTYPE, clusters(few), few, 3)
@@ -381,23 +353,6 @@ def test_a_report_has_a_threshold_or_what_a_calibration_makes_one_of() -> None:
     report = report_on(clusters(many), many)
     assert report.unknown_threshold is not None
     assert report.nearest_other_class is None
-
-
-def test_the_threshold_of_many_images_is_a_quantile() -> None:
-    values = np.linspace(0, 1, 101)
-    assert threshold(values) == pytest.approx(0.05)
-    assert threshold(values[:20]) == pytest.approx(0.05 * 0.19)
-
-
-@pytest.mark.parametrize("n", range(3, 20))
-def test_the_threshold_of_few_images_is_the_end_of_a_prediction_interval(n: int) -> None:
-    values = np.random.default_rng(n).normal(0.5, 0.1, n)
-    expected = values.mean() + stats.t.ppf(0.05, n - 1) * values.std(ddof=1) * np.sqrt(1 + 1 / n)
-    assert threshold(values) == pytest.approx(expected, abs=1e-4)
-
-
-def test_two_images_have_no_threshold() -> None:
-    assert threshold(np.array([0.4, 0.5])) is None
 
 
 def test_a_flow_that_is_too_long_is_left_out_with_the_reason() -> None:
